@@ -57,7 +57,7 @@ lab-lock:
 allocations:
     cargo test --locked --test allocations
 
-# Build the gateway without the commands of the feature `tools`.
+# Build the core: without options, and without the commands of the feature `tools`.
 minimal:
     cargo build --locked --no-default-features
 

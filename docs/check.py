@@ -1,10 +1,10 @@
 """Checks README.md, the book in docs and the other documents: links and anchors resolve, docs/SUMMARY.md
 lists each page of the book once, and each YAML example that is a configuration passes `tokenweir check`
 and the JSON Schema. The query of the usage log runs on the record beside it. llms.txt, the commands in AGENTS.md and the table of engines are as docs/SUMMARY.md, the justfile and
-tests/real_vllm/results.tsv have them.
+tests/real_vllm/results.tsv have them, and the references are as the schema and the catalogue of metrics have them.
 
-    python3 docs/check.py target/debug/tokenweir SCHEMA
-    python3 docs/check.py --renew SCHEMA              # writes the files and tables that are derived from others
+    python3 docs/check.py target/debug/tokenweir SCHEMA METRICS
+    python3 docs/check.py --renew SCHEMA METRICS    # writes the files and tables that are derived from others
 """
 
 import glob
@@ -15,6 +15,10 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+
+import configuration_reference
+import metrics_reference
+import runbooks_page
 
 try:
     import jsonschema
@@ -40,6 +44,7 @@ GENERATED = re.compile(r"(<!-- Generated.*-->\n)(?:(?:[-|] .*|\|.*)?\n)*(?=<!-- 
 STARTS = ("README.md", SUMMARY, "packaging/wheel.md")
 # The recipes of the justfile that AGENTS.md lists.
 RECIPES = ("ci", "fmt", "lint", "test", "suite", "allocations", "docs", "docs-renew", "instructions")
+CONFIGURATION, METRICS = "docs/reference/configuration.md", "docs/reference/metrics.md"
 CHART_SCHEMA = "packaging/helm/tokenweir/values.schema.json"
 
 
@@ -140,9 +145,22 @@ def engines():
     return page
 
 
-def check_derived(schema):
-    derived = {INDEX: index(), AGENTS: agents(), ENGINES: engines(), CHART_SCHEMA: chart_schema(schema)}
-    return [f"{file} is old: run docs/check.sh --renew" for file, text in derived.items() if read(file) != text]
+def check_derived(schema, metrics):
+    files = derived(schema, metrics)
+    return [f"{file} is old: run docs/check.sh --renew" for file, text in files.items() if read(file) != text]
+
+
+def derived(schema, metrics):
+    """The files that are derived from others, each with its text."""
+    return {
+        INDEX: index(),
+        AGENTS: agents(),
+        ENGINES: engines(),
+        CHART_SCHEMA: chart_schema(schema),
+        CONFIGURATION: configuration_reference.page(schema),
+        METRICS: metrics_reference.page(metrics),
+        "src/admin/runbooks.html": runbooks_page.page(read("docs/operate/diagnose.md")),
+    }
 
 
 def write(path, text):
@@ -240,14 +258,14 @@ def check_usage_query(text):
 
 def main():
     schema = json.loads(read(sys.argv[2]))
+    metrics = json.loads(read(sys.argv[3]))
     if sys.argv[1] == "--renew":
-        write(CHART_SCHEMA, chart_schema(schema))
-        write(INDEX, index())
-        write(ENGINES, engines())
-        return write(AGENTS, agents())
+        for file, text in derived(schema, metrics).items():
+            write(file, text)
+        return
     program = os.path.abspath(sys.argv[1])
     texts = pages()
-    problems = check_links(texts) + check_summary(texts) + check_derived(schema)
+    problems = check_links(texts) + check_summary(texts) + check_derived(schema, metrics)
     more, count = check_configurations(texts, program, schema)
     problems += more
     if duckdb:

@@ -18,12 +18,14 @@ fi
 compose=(--spans collector:8889 --gpus dcgm-exporter:9400 --runbooks http://127.0.0.1:9090/runbooks)
 
 "$program" generate all --config docker/tokenweir.simulator.yaml --out "$work" "${compose[@]}" 2>/dev/null
-# The repository does not contain the schema: editors get it from the program.
+# The repository does not contain the schema and the catalogue of metrics: other programs get them from this one.
 schema=$work/tokenweir.schema.json
+metrics=$work/metrics.json
 mv "$work/config/tokenweir.schema.json" "$schema"
+mv "$work/config/metrics.json" "$metrics"
 if [ "${1-}" = --renew ]; then
   cp -r "$work/config" "$work/docs" .
-  python3 docs/check.py --renew "$schema"
+  python3 docs/check.py --renew "$schema" "$metrics"
 else
   for file in $(cd "$work" && find config docs -type f); do
     cmp --silent "$work/$file" "$file" ||
@@ -38,7 +40,7 @@ if ! python3 -c 'import duckdb, jsonschema, yaml' 2>/dev/null; then
   fi 2>/dev/null
 fi
 python3 docs/check_words.py
-"$python" docs/check.py "$program" "$schema"
+"$python" docs/check.py "$program" "$schema" "$metrics"
 
 if command -v mdbook >/dev/null; then
   mdbook build docs

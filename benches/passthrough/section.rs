@@ -16,7 +16,6 @@ const TOO_LONG: Duration = Duration::from_mins(15);
 
 named_enum! {
     /// A section of the bench: quantities that are measured together.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Section {
         /// How a proxy changes unusual and broken streams.
         Behavior = "behavior",

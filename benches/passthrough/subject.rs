@@ -14,7 +14,6 @@ use tokio::task::spawn_blocking;
 named_enum! {
     /// The kind of a subject, in the order in which they are measured. The name is that in tables and in
     /// environment variables, and that of the program of another proxy.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Kind {
         /// The reference proxy that uses hyper.
         Floor = "hyper",

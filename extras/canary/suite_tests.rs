@@ -6,7 +6,9 @@ use crate::support::test_gateway::{
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir::app::extras::canary::{CanaryRequests, CanarySettings};
+use tokenweir::app::options::start_context;
+use tokenweir::config::Config;
+use tokenweir_canary::{CanaryRequests, CanarySettings};
 use tokenweir_diagnose::{
     Diagnoser, Diagnosis, DiagnosisSample, EVERY, GatewayObservations, VerdictSeverity,
 };
@@ -184,7 +186,7 @@ fn sample(backends: &[Arc<Backend>], now: Instant) -> DiagnosisSample {
         ..DiagnosisSample::at(now)
     };
     let mut samples = [(backends[0].identity.id.clone(), sample)];
-    CanaryRequests::new(&ON).complete_samples(backends, &mut samples, now);
+    CanaryRequests::default().complete_samples(backends, &mut samples, now);
     samples[0].1
 }
 
@@ -211,12 +213,14 @@ impl ScrapeObserver for Unobserved {
 #[tokio::test]
 async fn a_reload_switches_canary_requests_off() {
     let scripted = backend(ok(COMPLETION), &[]).await;
-    let option = Arc::new(CanaryRequests::new(&ON));
+    let no_env = |_: &str| None;
+    let context = start_context(&Config::default(), &no_env);
+    let option = Arc::<CanaryRequests>::default();
     let mut parts = OptionParts::default();
-    option.attach(&mut parts);
+    option.start(ON, &context, &mut parts).unwrap();
     let address = BackendAddress::parse(&format!("http://{}", scripted.addr)).unwrap();
     let mut backend = Backend::new(address.default_id(), address, None);
-    backend.facets.options = parts.facets.iter().map(|create| create()).collect();
+    backend.facets.options = option.facet().into_iter().collect();
     let pool = BackendPool::with_settings(vec![backend], &PoolSettings::default());
     let settings = ScrapeSettings {
         min_interval: Duration::from_millis(20),
@@ -233,9 +237,9 @@ async fn a_reload_switches_canary_requests_off() {
         drivers,
     );
     wait_until!(canaries(&scripted) >= 1);
-    option.configure(&CanarySettings::default());
+    option.configure(CanarySettings::default());
     assert_not_asked(&scripted).await;
     let before = canaries(&scripted);
-    option.configure(&ON);
+    option.configure(ON);
     wait_until!(canaries(&scripted) > before);
 }

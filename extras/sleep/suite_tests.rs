@@ -8,10 +8,10 @@ use crate::support::test_gateway::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokenweir::app::extras::sleep::SleepSettings;
 use tokenweir::config::AdmissionConfig;
 use tokenweir_gateway::backend::Backend;
 use tokenweir_routing::resilience::Availability;
+use tokenweir_sleep::SleepSettings;
 
 const WAKE: &str = "POST /wake_up ";
 const SLEEP: &str = "POST /sleep?level=1 ";

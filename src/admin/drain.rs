@@ -1,7 +1,7 @@
 //! `POST /-/drain` and `POST /-/undrain`: remove a backend from routing, and return it to routing. A
 //! drained backend gets no new requests and completes its open requests.
 
-use super::response::without_caching;
+use super::response::{document, without_caching};
 use super::state::Admin;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{ConnectInfo, Query, State};
@@ -77,7 +77,7 @@ pub(super) async fn set_drained<const IS_DRAINED: bool>(
             if migrate {
                 result["migrating"] = admin.proxy.open_streams.move_streams(&backend).into();
             }
-            without_caching(Json(result).into_response())
+            document(result)
         }
         None => error_response(
             StatusCode::NOT_FOUND,
@@ -104,29 +104,18 @@ fn check_request(
     let rejected = |rejection: QueryRejection| {
         bad_request(format!("{}; {QUERY_HELP}", rejection.body_text()).into())
     };
-    let Query(DrainQuery {
-        backend,
-        reason,
-        duration,
-        migrate,
-    }) = query.map_err(rejected)?;
-    if !is_drained && (reason.is_some() || duration.is_some() || migrate) {
+    let Query(mut query) = query.map_err(rejected)?;
+    if !is_drained && (query.reason.is_some() || query.duration.is_some() || query.migrate) {
         let problem = "`reason`, `for` and `migrate` are parameters of /-/drain only";
         return Err(bad_request(problem.into()));
     }
-    let reason = reason.as_deref().map(checked_reason).transpose();
-    let reason = reason
-        .map_err(|problem| bad_request(problem.into()))?
-        .flatten();
-    if duration.is_some_and(|duration| duration.is_zero()) {
+    if let Some(reason) = query.reason.take() {
+        query.reason = checked_reason(&reason).map_err(|problem| bad_request(problem.into()))?;
+    }
+    if query.duration.is_some_and(|duration| duration.is_zero()) {
         return Err(bad_request("`for` must be longer than zero".into()));
     }
-    Ok(DrainQuery {
-        backend,
-        reason,
-        duration,
-        migrate,
-    })
+    Ok(query)
 }
 
 /// The allowed query parameters, for error messages.

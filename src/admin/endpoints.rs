@@ -1,7 +1,7 @@
 //! The endpoints of the admin listener that read the state of the gateway: metrics, readiness,
 //! status, configuration, diagnosis and decisions.
 
-use super::response::without_caching;
+use super::response::{document, without_caching};
 use super::state::{Admin, LatestDiagnosis, recent_panics};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -135,7 +135,7 @@ pub(super) async fn get_status(State(admin): State<Arc<Admin>>) -> Response {
         verdicts: &diagnosis.verdicts,
         status: &status,
     };
-    without_caching(Json(page).into_response())
+    document(page)
 }
 
 /// Returns the number of API keys, the open requests of each tenant, and the problem of the last
@@ -151,11 +151,11 @@ fn access_summary(access: &AccessControl) -> Option<Value> {
 }
 
 pub(super) async fn get_configuration(State(admin): State<Arc<Admin>>) -> Response {
-    without_caching(Json(&*admin.configuration.view()).into_response())
+    document(&*admin.configuration.view())
 }
 
 pub(super) async fn get_diagnosis(State(admin): State<Arc<Admin>>) -> Response {
-    without_caching(Json(&**admin.diagnosis.load()).into_response())
+    document(&**admin.diagnosis.load())
 }
 
 pub(super) async fn get_history(State(admin): State<Arc<Admin>>) -> Response {
@@ -163,7 +163,7 @@ pub(super) async fn get_history(State(admin): State<Arc<Admin>>) -> Response {
         heat_map: admin.recent_requests.heat_map(clock::now()),
         marks: admin.timeline.marks(),
     };
-    without_caching(Json(page).into_response())
+    document(page)
 }
 
 pub(super) async fn post_reload(State(admin): State<Arc<Admin>>) -> Response {
@@ -178,7 +178,7 @@ pub(super) async fn list_decisions(State(admin): State<Arc<Admin>>) -> Response 
     let newest = admin.decisions.newest(MAX_LISTED_DECISIONS);
     let decisions: Vec<Value> = newest.iter().map(|decision| decision.summary()).collect();
     let body = json!({ "capacity": admin.decisions.capacity, "decisions": decisions });
-    without_caching(Json(body).into_response())
+    document(body)
 }
 
 /// Responds with the routing decision of one request. A path that is not UTF-8 is treated as an unknown

@@ -1,8 +1,10 @@
 //! Responses of the admin listener.
 
+use axum::Json;
 use axum::http::HeaderValue;
 use axum::http::header::CACHE_CONTROL;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 
 /// Adds the header `Cache-Control: no-store` to a response.
 pub(super) fn without_caching(mut response: Response) -> Response {
@@ -10,4 +12,9 @@ pub(super) fn without_caching(mut response: Response) -> Response {
         .headers_mut()
         .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+/// A JSON document about the present state, which no cache may keep.
+pub(super) fn document(content: impl Serialize) -> Response {
+    without_caching(Json(content).into_response())
 }

@@ -1,11 +1,10 @@
 //! `GET /streams`: the JSON document for the live page and `tokenweir top`. It contains the backends, the open
 //! streams and the requests that ended recently. Each request to this path builds it anew.
 
-use super::response::without_caching;
+use super::response::document;
 use super::state::{Admin, LatestDiagnosis};
-use axum::Json;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_api::{
@@ -23,7 +22,7 @@ const MAX_LISTED_STREAMS: usize = 200;
 
 /// Responds with the document of `/streams`.
 pub(super) async fn get_streams(State(admin): State<Arc<Admin>>) -> Response {
-    without_caching(Json(build_document(&admin, clock::now())).into_response())
+    document(build_document(&admin, clock::now()))
 }
 
 fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {

@@ -3,10 +3,9 @@
 use super::banner::StartSummary;
 use super::diagnosis::DiagnosisTask;
 use super::discovery_sources::DiscoverySources;
-use super::error::{ApplicationError, in_part};
-use super::extras::{self, BackendOptions, Extras, RequestExtras};
 use super::keys_file::{self, KeysFileWatcher};
 use super::listeners::BoundListeners;
+use super::options::{self, AttachedOptions};
 use super::process::logging::LogWriters;
 use super::process::starts::ProcessStarts;
 use super::process::{memory_limit, systemd};
@@ -15,16 +14,20 @@ use super::secret_files::SecretFiles;
 use super::telemetry_pipeline::{TelemetryPipeline, TelemetryWorkers};
 use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer, Timeline};
 use crate::config::{BackendConfig, Config, LoadedConfig, Overrides};
+use futures_util::future::BoxFuture;
+use std::any::Any;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_gateway::backend::HealthCheckSupervisor;
+use tokenweir_gateway::backend::facets::PoolFacets;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::proxy::{OverloadGuard, ProxyContext};
 use tokenweir_gateway::server::{DrainOutcome, Server};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::{Credentials, TlsPeer};
+use tokenweir_option::{OptionParts, StartError, in_part};
 use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_protocol::clock;
 use tokenweir_settings::Environment;
@@ -39,7 +42,10 @@ pub(crate) struct Application {
     workers: TelemetryWorkers,
     /// Applies configuration reloads and discovered backends to the running gateway.
     reloader: Reloader,
-    extras: Arc<Extras>,
+    /// What a shutdown waits for, after the last request.
+    option_ends: Vec<BoxFuture<'static, ()>>,
+    /// The guards of the workers of options.
+    option_guards: Vec<Box<dyn Any + Send>>,
     starts: Arc<ProcessStarts>,
     /// The tasks that reload the keys file, diagnose the backends and exchange data with other gateways.
     /// Dropping a `SupervisedTask` ends its task.
@@ -58,7 +64,7 @@ impl Application {
         overrides: Overrides,
         logs: &LogWriters,
         env: impl Environment,
-    ) -> Result<Self, ApplicationError> {
+    ) -> Result<Self, StartError> {
         let config = &loaded.config;
         let (configuration, reload_requests) =
             ActiveConfiguration::new(loaded.view(), clock::wall_time());
@@ -71,27 +77,23 @@ impl Application {
         let path = RequestPath::build(loaded, logs, &listeners.overload_guard, &env).await?;
         let admin = path.admin(&listeners, configuration, config, &env)?;
         path.register_outbound(&listeners.tls.credentials);
-        let RequestPath {
-            pipeline,
-            extras,
-            proxy,
-            keys_watcher,
-            ..
-        } = path;
-        let keys_task = keys_watcher.map(|file| keys_file::watch_keys(file, &admin.proxy.access));
         let starts = Arc::new(ProcessStarts::begin(loaded, clock::wall_time()));
         let diagnosis = DiagnosisTask {
             admin: admin.clone(),
-            hooks: extras.diagnosis_hooks(),
-            request_counters: pipeline.request_counters,
+            hooks: path.parts.diagnosis,
+            request_counters: path.pipeline.request_counters,
             starts: starts.clone(),
         };
-        let background_tasks = keys_task.into_iter().chain([diagnosis.start()]).collect();
-        let summary = StartSummary::new(config, &listeners, &pipeline.workers, &proxy.state.pool);
+        let mut background_tasks = vec![diagnosis.start()];
+        if let Some(file) = path.keys_watcher {
+            background_tasks.push(keys_file::watch_keys(file, &admin.proxy.access));
+        }
+        let workers = path.pipeline.workers;
+        let summary = StartSummary::new(config, &listeners, &workers, &admin.proxy.pool);
         let descriptors = listeners.descriptors;
         // Listening is the last step. Since no later step can fail, every connection that the kernel accepts
         // from here on is served.
-        let server = listeners.serve(proxy, admin.clone())?;
+        let server = listeners.serve(path.proxy, admin.clone())?;
         let reloader = Reloader {
             loaded: loaded.clone(),
             overrides,
@@ -102,15 +104,16 @@ impl Application {
             descriptors,
             state: server.state.clone(),
             admin,
-            extras: extras.clone(),
+            options: path.options,
             set_log_level: Box::new(logs.level_setter()),
         };
         Ok(Self {
             summary,
             server,
-            workers: pipeline.workers,
+            workers,
             reloader,
-            extras,
+            option_ends: path.parts.ends,
+            option_guards: path.parts.guards,
             starts,
             _background_tasks: background_tasks,
         })
@@ -144,8 +147,8 @@ impl Application {
         drop(watchdog);
         // Waits for the end of the task, which drops the reloader and its health checkers.
         reloading.stop().await;
-        self.extras.shutdown().await;
-        self.workers.shutdown().await;
+        self.workers.shutdown(self.option_ends).await;
+        drop(self.option_guards);
         self.starts.end();
         match drain_outcome {
             DrainOutcome::Whole => tracing::info!("drain completed: all requests have ended"),
@@ -171,7 +174,9 @@ struct RequestPath {
     keys_watcher: Option<KeysFileWatcher>,
     pipeline: TelemetryPipeline,
     health_checks: HealthCheckSupervisor,
-    extras: Arc<Extras>,
+    options: Arc<AttachedOptions>,
+    /// What the options bring, without what the other parts have.
+    parts: OptionParts,
     proxy: ProxyContext,
 }
 
@@ -181,21 +186,23 @@ impl RequestPath {
         logs: &LogWriters,
         guard: &Arc<OverloadGuard>,
         env: impl Environment,
-    ) -> Result<Self, ApplicationError> {
+    ) -> Result<Self, StartError> {
         let config = &loaded.config;
-        let options = BackendOptions::new(config, &env)?;
-        let (sources, pool, client) = build_pool(config, &options, guard, &env).await?;
+        let mut parts = OptionParts::default();
+        let context = options::start_context(config, &env);
+        let options = Arc::new(AttachedOptions::start(config, &context, &mut parts)?);
+        let facets = PoolFacets(std::mem::take(&mut parts.pool_facets));
+        let (sources, pool, client) = build_pool(config, &options, facets, guard, &env).await?;
         let secret_files = SecretFiles::new(config, &sources.backends(config));
-        let (access, keys_watcher) = keys_file::build_access(config, &env)?;
-        let request = RequestExtras::of(config, &options);
-        let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &request, &env)?;
+        let (access, keys_watcher) = keys_file::build_access(config, parts.quota_scope, &env)?;
+        let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &mut parts, &env)?;
         let telemetry = pipeline.telemetry.clone();
         let health_checks = HealthCheckSupervisor::new(
             pool.clone(),
             client.clone(),
             config.scrape,
             telemetry.clone(),
-            options.drivers(),
+            std::mem::take(&mut parts.drivers),
         );
         health_checks.wait_first_checks(FIRST_SCRAPE_TIMEOUT).await;
         let settings = config.proxy_settings(memory_limit::available_bytes(), &env)?;
@@ -203,15 +210,15 @@ impl RequestPath {
         let guard = guard.clone();
         let mut proxy = ProxyContext::new(settings, pool, access, stored, guard, telemetry, client);
         proxy.state.recording = pipeline.recording.clone();
-        let extras = Arc::new(Extras::start(config, &proxy, options, request, &env)?);
-        extras.request.attach(&mut proxy.state.extensions);
+        options.join(config, &mut proxy, &mut parts)?;
         Ok(Self {
             sources,
             secret_files,
             keys_watcher,
             pipeline,
             health_checks,
-            extras,
+            options,
+            parts,
             proxy,
         })
     }
@@ -222,13 +229,12 @@ impl RequestPath {
         configuration: Arc<ActiveConfiguration>,
         config: &Config,
         env: impl Environment,
-    ) -> Result<Arc<Admin>, ApplicationError> {
+    ) -> Result<Arc<Admin>, StartError> {
         let proxy = &self.proxy.state;
         let mut status_sources = listeners.status_sources();
-        status_sources.extend(
-            self.extras
-                .status_sources(self.pipeline.status_sources.clone()),
-        );
+        status_sources.extend(self.pipeline.status_sources.iter().cloned());
+        let options = self.options.clone();
+        status_sources.push(Arc::new(move |status, now| options.add_status(status, now)));
         Ok(Arc::new(Admin {
             authorizer: AdminAuthorizer::from_config(&config.access, *config.admin, env)?,
             proxy: proxy.clone(),
@@ -240,7 +246,7 @@ impl RequestPath {
             configuration,
             trace_ui_url: config.tracing.ui.clone(),
             metrics_read_at: AtomicInstant::default(),
-            tasks: extras::background_tasks(),
+            tasks: options::background_tasks(),
         }))
     }
 
@@ -253,7 +259,7 @@ impl RequestPath {
     }
 }
 
-fn open_timeline(config: &Config) -> Result<Timeline, ApplicationError> {
+fn open_timeline(config: &Config) -> Result<Timeline, StartError> {
     let file = config.timeline.file.as_deref();
     let opened = Timeline::open(file, clock::wall_time());
     opened.map_err(in_part(
@@ -264,18 +270,19 @@ fn open_timeline(config: &Config) -> Result<Timeline, ApplicationError> {
 /// Starts discovery, and builds the pool of the backends and the client for requests to the backends.
 async fn build_pool(
     config: &Config,
-    options: &BackendOptions,
+    options: &AttachedOptions,
+    pool_facets: PoolFacets,
     overload_guard: &OverloadGuard,
     env: impl Environment,
-) -> Result<(DiscoverySources, Arc<BackendPool>, HttpClient), ApplicationError> {
+) -> Result<(DiscoverySources, Arc<BackendPool>, HttpClient), StartError> {
     let mut sources = DiscoverySources::start(&config.discovery);
     sources.wait_for_all_sources(FIRST_SCRAPE_TIMEOUT).await;
     let entries = sources.backends(config);
-    overload_guard.set_health_checkers(entries.len() + extras::scraped_pages(config));
+    overload_guard.set_health_checkers(entries.len() + AttachedOptions::scraped_pages(config));
     let mut client = HttpClient::with_tls(config.timeouts, config.outbound_tls(&entries)?);
     client.descriptors = overload_guard.descriptors.clone();
     let facets = |entry: &BackendConfig| options.facets(config, entry);
     let backends = config.build_backends(&entries, env, facets)?;
-    let pool = BackendPool::with_facets(backends, &config.pool_settings(), options.pool_facets());
+    let pool = BackendPool::with_facets(backends, &config.pool_settings(), pool_facets);
     Ok((sources, Arc::new(pool), client))
 }

@@ -1,12 +1,13 @@
 //! The start banner: the listeners, the limits, the policy, the telemetry targets, and the state of
 //! each backend.
 
-use super::extras::OutputTargets;
 use super::listeners::BoundListeners;
+use super::options::AttachedOptions;
 use super::process::logging::LogWriters;
 use super::telemetry_pipeline::TelemetryWorkers;
 use crate::admin;
 use crate::config::Config;
+use crate::options::with_options;
 use std::fmt::Write;
 #[cfg(feature = "tools")]
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::status::BackendStatusSnapshot;
 use tokenweir_gateway::telemetry::sanitize;
+use tokenweir_option::OutputTarget;
 use tokenweir_protocol::clock;
 
 /// Maximum number of models shown per backend.
@@ -34,7 +36,7 @@ pub(crate) struct StartSummary {
     /// The OTLP endpoint of spans. `None`: spans are not exported.
     traces: Option<String>,
     /// The destinations to which options write requests.
-    outputs: OutputTargets,
+    outputs: Vec<OutputTarget>,
     pool: Arc<BackendPool>,
 }
 
@@ -60,11 +62,41 @@ impl StartSummary {
             has_admin_token: config.access.admin_token.is_some(),
             max_connections: listeners.limits.max_connections,
             traces: workers.traces_endpoint().map(str::to_owned),
-            outputs: OutputTargets::new(config),
+            outputs: AttachedOptions::outputs(config),
             pool: pool.clone(),
         }
     }
+
+    /// The destination to which the option with this key writes requests. `None`: it writes none.
+    #[cfg(feature = "options")]
+    fn output(&self, key: &str) -> Option<&str> {
+        let output = self.outputs.iter().find(|output| output.key == key)?;
+        Some(&output.target)
+    }
 }
+
+/// Defines [`log_start`]: the names of the fields of a log line must be constants.
+macro_rules! define_log_start {
+    ({} $($key:ident: $option:ty $(, $description:literal)? $(, reads $read:expr)? $(, facet $facet:expr)?;)*) => {
+        /// Logs the settings of the gateway as fields.
+        fn log_start(summary: &StartSummary) {
+            let max_connections = summary.max_connections;
+            tracing::info!(
+                version = env!("CARGO_PKG_VERSION"),
+                clients = summary.client_url,
+                admin = summary.admin_url,
+                admin_token = summary.has_admin_token,
+                policy = summary.pool.policy().name(),
+                max_connections = (max_connections != usize::MAX).then_some(max_connections),
+                traces = summary.traces,
+                $($key = summary.output(stringify!($key)),)*
+                "gateway started"
+            );
+        }
+    };
+}
+
+with_options!(define_log_start {});
 
 /// Prints the banner to standard error, in the format of the process log.
 pub(crate) fn show(summary: &StartSummary, logs: &LogWriters) {
@@ -77,20 +109,7 @@ pub(crate) fn show(summary: &StartSummary, logs: &LogWriters) {
 
 /// Logs the content of the banner as fields, with one line for the gateway and one line for each backend.
 fn log_fields(summary: &StartSummary) {
-    let max_connections = summary.max_connections;
-    tracing::info!(
-        version = env!("CARGO_PKG_VERSION"),
-        clients = summary.client_url,
-        admin = summary.admin_url,
-        admin_token = summary.has_admin_token,
-        policy = summary.pool.policy().name(),
-        max_connections = (max_connections != usize::MAX).then_some(max_connections),
-        traces = summary.traces,
-        trace_capture = summary.outputs.capture,
-        payload_log = summary.outputs.payloads,
-        quality = summary.outputs.quality,
-        "gateway started"
-    );
+    log_start(summary);
     let now = clock::now();
     for backend in summary.pool.backends().iter() {
         let BackendStatusSnapshot { backend, facts, .. } = admin::backend_status(backend, now);
@@ -141,7 +160,8 @@ fn render(summary: &StartSummary) -> String {
         ("policy", summary.pool.policy().name().into()),
         ("traces", traces),
     ];
-    lines.extend(summary.outputs.lines());
+    let outputs = summary.outputs.iter();
+    lines.extend(outputs.map(|output| (output.name, output.text.clone())));
     // Writing to a string cannot fail.
     let _ = writeln!(text, "tokenweir {}", env!("CARGO_PKG_VERSION"));
     for (name, value) in lines {

@@ -1,7 +1,7 @@
 //! `tokenweir check`: finds the mistakes of a configuration file, and the reasons why the gateway would not
 //! start with it on this machine.
 
-use super::extras;
+use super::options::{AttachedOptions, start_context};
 use super::process::environment::ErrorChain;
 use crate::config::{
     self, CheckedFile, Config, ConfigError, ConfigLocation, ListedSecret, LoadedConfig, Mistakes,
@@ -86,7 +86,9 @@ pub(crate) fn file_obstacles(loaded: &LoadedConfig, env: impl Environment) -> Ve
             .err()
             .map(|error| at("tracing", &error)),
     );
-    found.extend(extras::obstacle(config, &env).map(|(path, error)| at(path, &error)));
+    for obstacle in AttachedOptions::obstacles(config, &start_context(config, &env)) {
+        found.push(at(obstacle.path, &*obstacle.error));
+    }
     match config.proxy_settings(None, &env).err() {
         None | Some(config::ProxySettingsError::Secret(_)) => {}
         Some(error) => found.push(at("metrics.buckets", &error)),

@@ -1,15 +1,14 @@
 //! Builds the access control of clients: loads the file of tenants and keys at the start, and
 //! reloads it when it changes.
 
-use super::error::ApplicationError;
-use super::extras;
 use crate::config::{self, Config, ConfigError};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_net::file_watcher::{FileWatcher, LoadError};
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
-use tokenweir_request::access::{KeyFile, QuotaRegistry};
+use tokenweir_option::StartError;
+use tokenweir_request::access::{KeyFile, QuotaRegistry, QuotaScope};
 use tokenweir_settings::Environment;
 
 /// Reloads the keys file when it changes.
@@ -83,14 +82,15 @@ impl KeysFileWatcher {
 /// keys file is configured.
 pub(super) fn build_access(
     config: &Config,
+    scope: QuotaScope,
     env: impl Environment,
-) -> Result<(Arc<AccessControl>, Option<KeysFileWatcher>), ApplicationError> {
+) -> Result<(Arc<AccessControl>, Option<KeysFileWatcher>), StartError> {
     let file = config.access.keys_file.clone();
     let opened = file
         .map(|file| KeysFileWatcher::open(file, config.tiers.clone()))
         .transpose()?;
     let (watcher, keys) = opened.unzip();
-    let quotas = Arc::new(QuotaRegistry::new(extras::quota_scope(config)));
+    let quotas = Arc::new(QuotaRegistry::new(scope));
     let access = config.access.access_control(keys.as_ref(), quotas, env)?;
     Ok((Arc::new(access), watcher))
 }

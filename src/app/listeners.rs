@@ -1,6 +1,5 @@
 //! Binds the client listener and the admin listener, and sets up their limits and TLS.
 
-use super::error::ApplicationError;
 use crate::admin::{self, Admin};
 use crate::config::Config;
 use std::net::SocketAddr;
@@ -11,6 +10,7 @@ use tokenweir_gateway::server::{
     bind_listener, bind_socket, raise_file_limit,
 };
 use tokenweir_gateway::status::StatusSource;
+use tokenweir_option::StartError;
 use tokio::net::TcpListener;
 
 /// The bound listeners with their limits.
@@ -30,7 +30,7 @@ pub(super) struct BoundListeners {
 impl BoundListeners {
     /// Binds the sockets of the client listener and the admin listener, derives their limits from
     /// the configuration and the file descriptor limit, and reads their certificates.
-    pub(super) fn bind(config: &Config) -> Result<Self, ApplicationError> {
+    pub(super) fn bind(config: &Config) -> Result<Self, StartError> {
         let is_shared = config.listen_reuse_port;
         let clients = bind_socket(*config.listen, "client listener", is_shared)?;
         let admin = bind_listener(*config.admin, "admin listener")?;
@@ -69,7 +69,7 @@ impl BoundListeners {
         self,
         proxy: ProxyContext,
         admin: Arc<Admin>,
-    ) -> Result<Server, ApplicationError> {
+    ) -> Result<Server, StartError> {
         Ok(Server {
             client_listener: self.clients.listen()?,
             admin_listener: self.admin,

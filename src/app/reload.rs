@@ -3,8 +3,7 @@
 //! two changes never interleave. An invalid configuration changes nothing.
 
 use super::discovery_sources::DiscoverySources;
-use super::error::ApplicationError;
-use super::extras::{self, BackendOptions, Extras, SecretSettings};
+use super::options::{self, AttachedOptions};
 use super::process::environment::{ErrorChain, variable};
 use super::process::signals::SighupListener;
 use super::process::{memory_limit, systemd};
@@ -19,11 +18,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_gateway::backend::{Backend, HealthCheckSupervisor};
-use tokenweir_gateway::proxy::ProxyState;
+use tokenweir_gateway::proxy::{ProxySettings, ProxyState};
 use tokenweir_gateway::server::{DescriptorBudget, ServerState};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::file_watcher::{self, FileWatcher};
 use tokenweir_net::supervise;
+use tokenweir_option::{Change, Reloaded, StartError};
 use tokenweir_protocol::clock;
 
 /// Applies reloads and discovered backends to the running gateway.
@@ -41,7 +41,7 @@ pub(super) struct Reloader {
     pub(super) state: Arc<ServerState>,
     /// The parts of the gateway that the admin listener reads or changes.
     pub(super) admin: Arc<Admin>,
-    pub(super) extras: Arc<Extras>,
+    pub(super) options: Arc<AttachedOptions>,
     /// Changes the level of the process log.
     pub(super) set_log_level: Box<dyn Fn(LogLevel) + Send + Sync>,
 }
@@ -53,6 +53,16 @@ pub(super) struct ReloadTriggers {
     file_watcher: FileWatcher,
     sighups: SighupListener,
     requests: ReloadRequests,
+}
+
+/// What a reload has read from files. Nothing is applied yet.
+struct PreparedReload {
+    secret_files: SecretFiles,
+    backends: Vec<Backend>,
+    tls_contexts: BackendTlsContexts,
+    settings: ProxySettings,
+    /// The settings of the options.
+    changes: Vec<Change>,
 }
 
 /// How long an update of the pool waits for the first health checks of new backends and for the first results
@@ -85,6 +95,26 @@ impl ReloadTriggers {
             () = self.sighups.next() => None,
             () = self.file_watcher.changed(), if is_file_watched => None,
         }
+    }
+}
+
+impl PreparedReload {
+    fn read(
+        config: &Config,
+        entries: &[BackendConfig],
+        options: &AttachedOptions,
+    ) -> Result<Self, StartError> {
+        let secret_files = SecretFiles::new(config, entries);
+        let (backends, tls_contexts) = build_backends(config, entries, options)?;
+        let settings = config.proxy_settings(memory_limit::available_bytes(), variable)?;
+        let context = options::start_context(config, &variable);
+        Ok(Self {
+            secret_files,
+            backends,
+            tls_contexts,
+            settings,
+            changes: options.reload(config, &context)?,
+        })
     }
 }
 
@@ -138,7 +168,7 @@ impl Reloader {
         self.admin.configuration.set_discovery_problem(problem);
         let discovered = entries.len();
         let settings = Box::new(config.clone());
-        let options = self.extras.backends.clone();
+        let options = self.options.clone();
         let reading = move || {
             let secret_files = SecretFiles::new(&settings, &entries);
             Ok((secret_files, build_backends(&settings, &entries, &options)?))
@@ -230,24 +260,19 @@ impl Reloader {
         let entries = sources.backends(config);
         let backend_count = entries.len();
         let new = Box::new(config.clone());
-        let options = self.extras.backends.clone();
-        let reading = move || {
-            let secret_files = SecretFiles::new(&new, &entries);
-            let backends = build_backends(&new, &entries, &options)?;
-            let settings = new.proxy_settings(memory_limit::available_bytes(), variable)?;
-            Ok((
-                secret_files,
-                backends,
-                settings,
-                SecretSettings::read(&new, variable)?,
-            ))
-        };
-        let (secret_files, (backends, tls_contexts), settings, secrets) =
-            self.read_files(reading).await?;
+        let options = self.options.clone();
+        let reading = move || PreparedReload::read(&new, &entries, &options);
+        let prepared = self.read_files(reading).await?;
         let proxy = self.state.proxy_context.load_full();
         let client = self.reconfigured_client(&proxy.backend_client, config);
         let previous = &self.loaded.config;
-        self.extras.reload(previous, config, secrets, &client);
+        let reloaded = Reloaded {
+            client: &client,
+            has_new_timeouts: config.timeouts != previous.timeouts,
+        };
+        for change in prepared.changes {
+            change(&reloaded);
+        }
         if config.log.level != previous.log.level {
             (self.set_log_level)(config.log.level);
         }
@@ -255,13 +280,15 @@ impl Reloader {
         self.admin
             .configuration
             .set_discovery_problem(self.sources.problem());
-        self.update_pool(backends, config).await;
-        self.set_tls_contexts(tls_contexts);
+        self.update_pool(prepared.backends, config).await;
+        self.set_tls_contexts(prepared.tls_contexts);
+        let settings = prepared.settings;
         self.state
             .proxy_context
             .store(Arc::new(proxy.reloaded(settings, client)));
         let limits = config.server_limits(self.descriptors, backend_count);
         self.state.limits.store(Arc::new(limits));
+        let secret_files = prepared.secret_files;
         let changed = secret_files.changes_since(&self.secret_files).collect();
         self.secret_files = secret_files;
         Ok(changed)
@@ -285,7 +312,7 @@ impl Reloader {
     /// Runs `reading`, which reads secret and certificate files, on a separate thread with a time limit.
     async fn read_files<T: Send + 'static>(
         &mut self,
-        reading: impl FnOnce() -> Result<T, ApplicationError> + Send + 'static,
+        reading: impl FnOnce() -> Result<T, StartError> + Send + 'static,
     ) -> Result<T, String> {
         let Some(read) = file_watcher::read_within_limit(reading).await else {
             self.secret_files.retry_later();
@@ -302,7 +329,7 @@ impl Reloader {
             open_streams,
             ..
         } = &self.admin.proxy;
-        overload_guard.set_health_checkers(backends.len() + extras::scraped_pages(config));
+        overload_guard.set_health_checkers(backends.len() + AttachedOptions::scraped_pages(config));
         let settings = config.pool_settings();
         let previous = pool.backends();
         self.health_checks
@@ -331,8 +358,8 @@ impl Reloader {
 fn build_backends(
     config: &Config,
     entries: &[BackendConfig],
-    options: &BackendOptions,
-) -> Result<(Vec<Backend>, BackendTlsContexts), ApplicationError> {
+    options: &AttachedOptions,
+) -> Result<(Vec<Backend>, BackendTlsContexts), StartError> {
     let facets = |entry: &BackendConfig| options.facets(config, entry);
     let backends = config.build_backends(entries, variable, facets)?;
     Ok((backends, config::backend_tls_contexts(entries)?))

@@ -1,16 +1,14 @@
 //! Builds the telemetry pipeline: the sinks of request records and their background workers.
 
-use super::error::ApplicationError;
-use super::extras::{self, RequestExtras, Sinks};
+use super::options;
 use super::process::logging::LogWriters;
 use crate::config::{Config, LoadedConfig};
-use std::any::Any;
-use std::pin::Pin;
+use futures_util::future::{BoxFuture, join_all};
 use std::sync::Arc;
 use tokenweir_diagnose::BackendRequestCounters;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::proxy::access::AccessControl;
-use tokenweir_gateway::proxy::{RecordingSettings, StoredResponses};
+use tokenweir_gateway::proxy::{RecordingSettings, StoredResponses, TextSampling};
 use tokenweir_gateway::status::StatusSource;
 use tokenweir_gateway::telemetry::Telemetry;
 use tokenweir_gateway::telemetry::access_log::{AccessLog, AccessLogCounts};
@@ -20,6 +18,7 @@ use tokenweir_gateway::telemetry::metrics_registry::{MetricsSettings, Prometheus
 use tokenweir_gateway::telemetry::otel::{self, Semconv, SpanSink, TracingSettings};
 use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
 use tokenweir_net::tls::OutboundTls;
+use tokenweir_option::{OptionParts, StartError};
 use tokenweir_protocol::clock;
 use tokenweir_request::answer::AnswerJudge;
 use tokenweir_request::observe::Sink;
@@ -48,54 +47,59 @@ pub(super) struct TelemetryWorkers {
     /// The OTLP endpoint of spans. `None`: spans are not exported.
     traces_endpoint: Option<String>,
     spans: Option<SpanSink>,
-    /// The guards of the sinks. Dropping the guard of a sink with a file flushes the file.
-    _guards: Vec<Box<dyn Any + Send>>,
-    /// Futures that the shutdown awaits.
-    ends: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+/// The sinks of the core.
+#[derive(Default)]
+struct Sinks {
+    /// The sinks that get records in batches.
+    batched: Vec<Arc<dyn Sink>>,
+    /// Functions that add their counts to the status.
+    status_sources: Vec<StatusSource>,
 }
 
 impl TelemetryPipeline {
-    /// Starts the configured sinks and workers.
+    /// Starts the configured sinks and workers. Takes the sinks of options out of `parts`.
     pub(super) fn start(
         loaded: &LoadedConfig,
         logs: &LogWriters,
         pool: &Arc<BackendPool>,
         access: &Arc<AccessControl>,
-        request: &RequestExtras,
+        parts: &mut OptionParts,
         env: impl Environment,
-    ) -> Result<Self, ApplicationError> {
+    ) -> Result<Self, StartError> {
         let config = &loaded.config;
         let tracing = loaded.tracing_settings(&env)?;
         warn_of_metrics_exporter(&env);
         let size = config.routing.decision_log_size;
-        let decisions = Arc::new(DecisionLog::new(size, extras::decision_parts()));
+        let decisions = Arc::new(DecisionLog::new(size, options::decision_parts()));
         let recent_requests = Arc::new(RecentRequests::new(clock::now(), config.slos.clone()));
         let request_counters = Arc::<BackendRequestCounters>::default();
         let mut sinks = Sinks::default();
         let stored_responses = Arc::<StoredResponses>::default();
-        sinks.immediate.extend([
-            pool.clone() as Arc<dyn Sink>,
+        let mut immediate: Vec<Arc<dyn Sink>> = vec![
+            pool.clone(),
             decisions.clone(),
             access.clone(),
             stored_responses.clone(),
-        ]);
+        ];
+        immediate.append(&mut parts.immediate_sinks);
         let start_log = sinks.add_access_log(logs, config);
         let spans = sinks.add_spans(&tracing)?;
         sinks.batched.push(recent_requests.clone());
         sinks.batched.push(request_counters.clone());
-        sinks.add_options(config, request.sinks(), &env)?;
-        let text_sampling = sinks.text_sampling(config);
+        sinks.batched.append(&mut parts.sinks);
         let metrics = build_metrics(config, tracing.style.semconv)?;
         let judge = AnswerJudge::new(config.slos.clone());
         let (telemetry, dispatcher) =
-            Telemetry::with_batch_dispatcher(metrics, sinks.immediate, sinks.batched, judge);
+            Telemetry::with_batch_dispatcher(metrics, immediate, sinks.batched, judge);
         let propagation = tracing.propagation();
         Ok(Self {
             telemetry: Arc::new(telemetry),
             recording: RecordingSettings {
                 start_log,
                 propagation,
-                text_sampling,
+                text_sampling: text_sampling(parts),
             },
             decisions,
             recent_requests,
@@ -106,11 +110,20 @@ impl TelemetryPipeline {
                 dispatcher,
                 traces_endpoint: tracing.endpoint,
                 spans,
-                _guards: sinks.guards,
-                ends: sinks.ends,
             },
         })
     }
+}
+
+/// The sampling of prompts and responses. `None`: no text is sampled.
+fn text_sampling(parts: &mut OptionParts) -> Option<TextSampling> {
+    if parts.text_samples.is_empty() {
+        return None;
+    }
+    Some(TextSampling {
+        samples: std::mem::take(&mut parts.text_samples),
+        max_text_bytes: parts.max_text_bytes,
+    })
 }
 
 fn warn_of_metrics_exporter(env: impl Environment) {
@@ -123,15 +136,12 @@ fn warn_of_metrics_exporter(env: impl Environment) {
 }
 
 /// The metrics registry. `None`: metrics are disabled.
-fn build_metrics(
-    config: &Config,
-    semconv: Semconv,
-) -> Result<Option<Prometheus>, ApplicationError> {
+fn build_metrics(config: &Config, semconv: Semconv) -> Result<Option<Prometheus>, StartError> {
     let Some(level) = config.metrics.level else {
         return Ok(None);
     };
     Ok(Some(Prometheus::with_settings(MetricsSettings {
-        rows: extras::metric_rows().collect(),
+        rows: options::metric_rows().collect(),
         level,
         semconv,
         tiers: config.tiers.names.clone(),
@@ -151,12 +161,10 @@ impl TelemetryWorkers {
         self.spans.as_ref().and_then(SpanSink::outbound).into_iter()
     }
 
-    /// Passes the remaining records to the sinks, and exports the remaining spans.
-    pub(super) async fn shutdown(self) {
+    /// Passes the remaining records to the sinks, waits for options, and exports the remaining spans.
+    pub(super) async fn shutdown(self, option_ends: Vec<BoxFuture<'static, ()>>) {
         drop(self.dispatcher);
-        for end in self.ends {
-            end.await;
-        }
+        join_all(option_ends).await;
         if let Some(spans) = self.spans {
             spans.shutdown().await;
         }
@@ -186,10 +194,7 @@ impl Sinks {
     }
 
     /// Adds the span export and returns its sink. `None`: no endpoint is configured.
-    fn add_spans(
-        &mut self,
-        settings: &TracingSettings,
-    ) -> Result<Option<SpanSink>, ApplicationError> {
+    fn add_spans(&mut self, settings: &TracingSettings) -> Result<Option<SpanSink>, StartError> {
         let mut running = None;
         if settings.endpoint.is_some() {
             let spans = SpanSink::start(settings)?;

@@ -1,10 +1,11 @@
 //! Finds valid settings that contradict each other, so that one of them has no effect or harms requests. The
 //! gateway starts with such settings.
 
+use super::backends::section::BackendConfig;
 use super::load::LoadedConfig;
 use super::root::Config;
 use super::text::source::ConfigSource;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_protocol::units;
@@ -25,12 +26,16 @@ pub struct Contradiction {
     pub problem: String,
 }
 
-impl Contradiction {
-    fn new(path: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self {
+/// The contradictions that were found.
+#[derive(Default)]
+struct Contradictions(Vec<Contradiction>);
+
+impl Contradictions {
+    fn add(&mut self, path: impl Into<String>, problem: impl Into<String>) {
+        self.0.push(Contradiction {
             path: path.into(),
             problem: problem.into(),
-        }
+        });
     }
 }
 
@@ -39,96 +44,78 @@ impl LoadedConfig {
     pub fn contradictions(&self) -> Vec<Contradiction> {
         let config = &self.config;
         let is_set = |path: &str| self.sources.source_of(path) != ConfigSource::Default;
-        let mut found = own_addresses(config);
-        found.extend(repeated_addresses(config));
-        found.extend(weights(config));
-        found.extend(duplicate_tiers(config));
-        found.extend(ineffective_timeouts(config, is_set));
-        found.extend(ineffective_counts(config));
+        let mut found = Contradictions::default();
+        own_addresses(config, &mut found);
+        repeated_addresses(config, &mut found);
+        weights(config, &mut found);
+        duplicate_tiers(config, &mut found);
+        ineffective_timeouts(config, is_set, &mut found);
+        ineffective_counts(config, &mut found);
         if is_set("drain.delay") {
-            found.extend(ineffective_drain(config));
+            ineffective_drain(config, &mut found);
         }
-        found.extend(idle_connections(config));
-        found
+        idle_connections(config, &mut found);
+        found.0
     }
 }
 
 /// Finds backends whose URL is a listener of the gateway itself.
-fn own_addresses(config: &Config) -> Vec<Contradiction> {
-    let mut found = Vec::new();
-    for (index, backend) in config.backends.iter().enumerate() {
-        let key = if is_listener(&backend.url, *config.listen) {
+fn own_addresses(config: &Config, found: &mut Contradictions) {
+    for (index, BackendConfig { url, .. }) in config.backends.iter().enumerate() {
+        let key = if is_listener(url, *config.listen) {
             "listen"
-        } else if is_listener(&backend.url, *config.admin) {
+        } else if is_listener(url, *config.admin) {
             "admin"
         } else {
             continue;
         };
-        let problem = format!(
-            "{} is the gateway's own `{key}`, not a backend",
-            backend.url
-        );
-        found.push(Contradiction::new(format!("backends.{index}.url"), problem));
+        let problem = format!("{url} is the gateway's own `{key}`, not a backend");
+        found.add(format!("backends.{index}.url"), problem);
     }
-    found
 }
 
 /// Finds backends whose URLs are two names of one address, so that their load would be counted twice.
-fn repeated_addresses(config: &Config) -> Vec<Contradiction> {
-    let mut found = Vec::new();
-    for (index, backend) in config.backends.iter().enumerate() {
-        let earlier = config.backends[..index].iter();
-        let mut same = earlier.filter(|earlier| earlier.url.is_same_local_endpoint(&backend.url));
-        if let Some(earlier) = same.next() {
-            let problem = format!(
-                "{} is another name of {}: remove one",
-                backend.url, earlier.url
-            );
-            found.push(Contradiction::new(format!("backends.{index}.url"), problem));
+fn repeated_addresses(config: &Config, found: &mut Contradictions) {
+    for (index, BackendConfig { url, .. }) in config.backends.iter().enumerate() {
+        let mut earlier = config.backends[..index].iter();
+        if let Some(same) = earlier.find(|earlier| earlier.url.is_same_local_endpoint(url)) {
+            let problem = format!("{url} is another name of {}: remove one", same.url);
+            found.add(format!("backends.{index}.url"), problem);
         }
     }
-    found
 }
 
 /// Finds a pool without any backend that gets requests.
-fn weights(config: &Config) -> Option<Contradiction> {
-    if config.backends.is_empty() || !config.discovery.is_empty() {
-        return None;
+fn weights(config: &Config, found: &mut Contradictions) {
+    let is_known = !config.backends.is_empty() && config.discovery.is_empty();
+    if is_known && config.backends.iter().all(|backend| backend.weight == 0) {
+        let problem = "the weight of every backend is 0, so no backend gets requests";
+        found.add("backends.0.weight", problem);
     }
-    if config.backends.iter().any(|backend| backend.weight > 0) {
-        return None;
-    }
-    let problem = "the weight of every backend is 0, so no backend gets requests";
-    Some(Contradiction::new("backends.0.weight", problem))
 }
 
 fn is_listener(url: &BackendAddress, listener: SocketAddr) -> bool {
     let (host, port) = url.host_and_port();
-    let host = host.trim_matches(['[', ']']);
-    let is_host = match host.parse() {
-        Ok(ip) => listener.ip() == ip || is_loopback(ip) && listener.ip().is_unspecified(),
-        Err(_) => {
-            host.eq_ignore_ascii_case("localhost")
-                && (is_loopback(listener.ip()) || listener.ip().is_unspecified())
-        }
+    let is_any = listener.ip().is_unspecified();
+    let is_host = match host.trim_matches(['[', ']']).parse() {
+        Ok(ip) => listener.ip() == ip || is_loopback(ip) && is_any,
+        Err(_) => host.eq_ignore_ascii_case("localhost") && is_loopback(listener.ip()),
     };
     is_host && port == listener.port()
 }
 
-fn is_loopback(ip: std::net::IpAddr) -> bool {
+fn is_loopback(ip: IpAddr) -> bool {
     ip.is_loopback() || ip.is_unspecified()
 }
 
-fn duplicate_tiers(config: &Config) -> Vec<Contradiction> {
+fn duplicate_tiers(config: &Config, found: &mut Contradictions) {
     let names = &config.tiers.names;
-    let mut found = Vec::new();
     for (index, name) in names.iter().enumerate() {
         if names[..index].contains(name) {
             let problem = format!("`{name}` is listed twice: remove one");
-            found.push(Contradiction::new(format!("tiers.names.{index}"), problem));
+            found.add(format!("tiers.names.{index}"), problem);
         }
     }
-    found
 }
 
 /// A timeout, with its configuration key. `None`: no timeout.
@@ -145,26 +132,26 @@ impl TimeLimit {
         }
     }
 
-    /// The contradiction if this time is longer than `end`, which ends the request first.
-    fn never_ends_before(&self, end: &Self) -> Option<Contradiction> {
+    /// The problem if this time is longer than `end`, which ends the request first.
+    fn never_ends_before(&self, end: &Self) -> Option<String> {
         let time = self.time?;
-        let earlier = end.time?;
-        if time <= earlier {
-            return None;
-        }
-        let problem = format!(
+        let earlier = end.time.filter(|earlier| *earlier < time)?;
+        Some(format!(
             "{} is longer than {} ({}), which ends the request before",
             units::duration::format(time),
             end.key,
             units::duration::format(earlier)
-        );
-        Some(Contradiction::new(self.key, problem))
+        ))
     }
 }
 
 /// Finds timeouts that never apply, because another timeout ends the request earlier. Reports only timeouts
 /// that the operator set, no defaults.
-fn ineffective_timeouts(config: &Config, is_set: impl Fn(&str) -> bool) -> Vec<Contradiction> {
+fn ineffective_timeouts(
+    config: &Config,
+    is_set: impl Fn(&str) -> bool,
+    found: &mut Contradictions,
+) {
     let timeouts = &config.timeouts;
     let connect = TimeLimit::new("timeouts.connect", timeouts.connect);
     let headers = TimeLimit::new("timeouts.response_headers", timeouts.response_headers);
@@ -185,66 +172,64 @@ fn ineffective_timeouts(config: &Config, is_set: impl Fn(&str) -> bool) -> Vec<C
         (&backend_wait, &first_output),
         (&backend_wait, &total),
     ];
-    let mut found = Vec::new();
     for (limit, end) in pairs {
-        if is_set(limit.key) {
-            found.extend(limit.never_ends_before(end));
+        let problem = limit.never_ends_before(end);
+        if let Some(problem) = problem
+            && is_set(limit.key)
+        {
+            found.add(limit.key, problem);
         }
     }
-    found
 }
 
 /// Finds limits per client that never apply, because the limit for all clients is lower.
-fn ineffective_counts(config: &Config) -> Vec<Contradiction> {
+fn ineffective_counts(config: &Config, found: &mut Contradictions) {
     let limits = &config.limits;
-    let mut found = Vec::new();
-    if let (Some(per_client), Some(all)) = (limits.connections_per_client, limits.connections)
+    let connections = limits.connections_per_client;
+    if let (Some(per_client), Some(all)) = (connections, limits.connections)
         && per_client as usize > all
     {
         let problem =
             format!("{per_client} is more than limits.connections ({all}), which applies before");
-        found.push(Contradiction::new("limits.connections_per_client", problem));
+        found.add("limits.connections_per_client", problem);
     }
-    if let (Some(per_client), Some(all)) = (limits.requests_per_client, limits.requests_in_flight)
+    let requests = limits.requests_per_client;
+    if let (Some(per_client), Some(all)) = (requests, limits.requests_in_flight)
         && per_client as usize > all
     {
         let problem = format!(
             "{per_client} is more than limits.requests_in_flight ({all}), which applies before"
         );
-        found.push(Contradiction::new("limits.requests_per_client", problem));
+        found.add("limits.requests_per_client", problem);
     }
-    found
 }
 
 /// Finds a drain delay that exceeds the drain timeout.
-fn ineffective_drain(config: &Config) -> Option<Contradiction> {
+fn ineffective_drain(config: &Config, found: &mut Contradictions) {
     let drain = &config.drain;
-    if drain.delay <= drain.timeout {
-        return None;
+    if drain.delay > drain.timeout {
+        let delay = units::duration::format(drain.delay);
+        let timeout = units::duration::format(drain.timeout);
+        let problem = format!(
+            "a shutdown waits {delay} for load balancers, and then {timeout} (drain.timeout) for requests"
+        );
+        found.add("drain.delay", problem);
     }
-    let delay = units::duration::format(drain.delay);
-    let timeout = units::duration::format(drain.timeout);
-    let problem = format!(
-        "a shutdown waits {delay} for load balancers, and then {timeout} (drain.timeout) for requests"
-    );
-    Some(Contradiction::new("drain.delay", problem))
 }
 
 /// Finds idle timeouts that make requests fail because the sender reuses a connection that the receiver is
 /// closing.
-fn idle_connections(config: &Config) -> Vec<Contradiction> {
-    let mut found = Vec::new();
+fn idle_connections(config: &Config, found: &mut Contradictions) {
     if config.timeouts.idle_connection >= ENGINE_KEEP_ALIVE {
         let problem = "vLLM closes idle connections after 5s, unless VLLM_HTTP_TIMEOUT_KEEP_ALIVE is larger: requests \
                        would meet connections that are being closed";
-        found.push(Contradiction::new("timeouts.idle_connection", problem));
+        found.add("timeouts.idle_connection", problem);
     }
     if config.limits.keep_alive < MIN_KEEP_ALIVE {
         let problem = "clients and load balancers keep idle connections longer: they would send requests on connections \
                        that are being closed";
-        found.push(Contradiction::new("limits.keep_alive", problem));
+        found.add("limits.keep_alive", problem);
     }
-    found
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use super::mistakes::{self, Mistakes};
 use super::sections::clients::tiers::TiersConfig;
 use super::text::error::ConfigError;
 use super::text::file;
-use super::text::redaction::ExcerptRedaction;
 use super::text::yaml::{self, Outline};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -64,7 +63,7 @@ fn load_part(file: &Path, tiers: &TiersConfig) -> Result<KeyFile, ConfigError> {
 /// Like [`load_keys`], but without a configuration, so that tenants may have any tier. Returns all mistakes.
 pub fn load_all_keys(file: &Path) -> Result<KeyFile, Mistakes<KeyFile>> {
     let text = file::read(file).map_err(ConfigError::without_quotes)?;
-    mistakes::find_all(file, |text| parse_keys(text, file, None)).map_err(|mut found| {
+    mistakes::find_all(&text, |text| parse_keys(text, file, None)).map_err(|mut found| {
         let errors = found.errors.into_iter();
         found.errors = errors
             .map(|error| error.with_redacted_line(&text))
@@ -98,7 +97,7 @@ pub fn backends_in(path: &Path) -> Result<Vec<BackendConfig>, ConfigError> {
 
 /// Like [`backends_in`], but returns all mistakes.
 pub fn all_backends_in(path: &Path) -> Result<Vec<BackendConfig>, Mistakes<Vec<BackendConfig>>> {
-    mistakes::find_all(path, |text| parse_backends(text, path))
+    mistakes::find_all(&file::read(path)?, |text| parse_backends(text, path))
 }
 
 fn parse_backends(text: &str, file: &Path) -> Result<Vec<BackendConfig>, Mistake> {
@@ -119,7 +118,7 @@ fn mistake(violation: RuleViolation, outline: &Outline, file: &Path, text: &str)
     let RuleViolation { paths, problem } = violation;
     let error = ConfigError::new(&problem);
     let error = match paths.first().and_then(|path| outline.position(path)) {
-        Some(position) => error.at(file, position, text, ExcerptRedaction::Nothing),
+        Some(position) => error.at(file, position, text),
         None => error.in_file(file),
     };
     Mistake { error, paths }

@@ -4,7 +4,6 @@ use super::mistake::Mistake;
 use super::overrides::{ConfigSources, Overrides};
 use super::root::Config;
 use super::text::error::ConfigError;
-use super::text::redaction::ExcerptRedaction;
 use super::text::source::ConfigSource;
 use super::text::yaml::child_path;
 use super::text::{file, renames, yaml};
@@ -92,7 +91,7 @@ fn locate_violation(
     match sources.source_of(path) {
         source @ (ConfigSource::Flag(_) | ConfigSource::Environment(_)) => error.at_source(source),
         ConfigSource::File | ConfigSource::Default => match sources.outline().position(path) {
-            Some(position) => error.at(file, position, text, ExcerptRedaction::Nothing),
+            Some(position) => error.at(file, position, text),
             None => error,
         },
     }
@@ -116,9 +115,9 @@ impl LoadedConfig {
     /// Fails if the configuration has a discovery source for which this program was built without support.
     pub fn require_support(&self) -> Result<(), ConfigError> {
         for (index, source) in self.config.discovery.iter().enumerate() {
-            if let Some(target) = source.unsupported_target() {
-                let path = format!("discovery.{index}.{}", target.key);
-                return Err(self.error_at(&path, target.problem));
+            let supported = source.check_support(&format!("discovery.{index}"));
+            if let Err(violation) = supported {
+                return Err(self.error_at(&violation.paths[0], &violation.problem));
             }
         }
         Ok(())

@@ -31,7 +31,7 @@ impl Config {
 
     /// Like [`Config::load_all`], but with `text` as the content of `file`, which is not read.
     pub fn parse_all(text: &str, file: &Path) -> Result<LoadedConfig, Mistakes<LoadedConfig>> {
-        find_all_in(text, |text| {
+        find_all(text, |text| {
             Self::parse_for_paths(text, file, Overrides::default())
         })
     }
@@ -46,17 +46,9 @@ impl<T> From<ConfigError> for Mistakes<T> {
     }
 }
 
-/// Like [`find_all_in`], for the text of a file.
-pub(super) fn find_all<T>(
-    file: &Path,
-    parse: impl Fn(&str) -> Result<T, Mistake>,
-) -> Result<T, Mistakes<T>> {
-    find_all_in(&file::read(file)?, parse)
-}
-
 /// Parses a text repeatedly with `parse`, which returns the first mistake. Removes the entry with this mistake
 /// each time, until the remaining text has no mistake.
-fn find_all_in<T>(
+pub(super) fn find_all<T>(
     text: &str,
     parse: impl Fn(&str) -> Result<T, Mistake>,
 ) -> Result<T, Mistakes<T>> {
@@ -115,7 +107,7 @@ fn remove(
     }
     errors.push(error.with_whole_line(remaining.original()));
     let is_rule = !paths.is_empty();
-    is_rule && remaining.rename(&entries, entry) || remaining.remove(&entries, entry)
+    is_rule && remaining.rename(entry) || remaining.remove(&entries, entry)
 }
 
 fn position(error: &ConfigError) -> Option<Position> {

@@ -6,7 +6,7 @@ use super::backends::usage::UsageMode;
 use super::root::Config;
 use super::sections::telemetry::log::{LogFormat, LogLevel};
 use super::text::source::ConfigSource;
-use super::text::yaml::Outline;
+use super::text::yaml::{Outline, is_within};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokenweir_engine::address::BackendAddress;
@@ -63,14 +63,8 @@ impl Overrides {
             outline,
             overridden: Vec::new(),
         };
-        let backends = self.backends.map(|OverrideValue { value, source }| {
-            let backends: Vec<BackendConfig> = value.into_iter().map(BackendConfig::at).collect();
-            OverrideValue {
-                value: backends,
-                source,
-            }
-        });
-        sources.apply_override("backends", &mut config.backends, backends);
+        let at = |urls: Vec<BackendAddress>| urls.into_iter().map(BackendConfig::at).collect();
+        sources.convert_override("backends", &mut config.backends, self.backends, at);
         sources.apply_override("listen", &mut config.listen, self.listen);
         sources.apply_override("admin", &mut config.admin, self.admin);
         sources.apply_override("routing.policy", &mut config.routing.policy, self.policy);
@@ -92,11 +86,8 @@ impl Overrides {
 impl ConfigSources {
     /// The source of the value at a path.
     pub fn source_of(&self, path: &str) -> ConfigSource {
-        let is_below = |parent: &str| {
-            let suffix = path.strip_prefix(parent);
-            suffix.is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('.'))
-        };
-        match self.overridden.iter().find(|(parent, _)| is_below(parent)) {
+        let mut overridden = self.overridden.iter();
+        match overridden.find(|(parent, _)| is_within(path, parent)) {
             Some((_, source)) => source.clone(),
             None if self.outline.contains(path) => ConfigSource::File,
             None => ConfigSource::Default,
@@ -111,15 +102,21 @@ impl ConfigSources {
         &mut self,
         path: &'static str,
         value: &mut T,
-        override_value: Option<OverrideValue<V>>,
+        new: Option<OverrideValue<V>>,
     ) {
-        if let Some(OverrideValue {
-            value: new_value,
-            source,
-        }) = override_value
-        {
-            *value = new_value.into();
-            self.overridden.push((path, source));
+        self.convert_override(path, value, new, V::into);
+    }
+
+    fn convert_override<T, V>(
+        &mut self,
+        path: &'static str,
+        value: &mut T,
+        new: Option<OverrideValue<V>>,
+        convert: impl FnOnce(V) -> T,
+    ) {
+        if let Some(new) = new {
+            *value = convert(new.value);
+            self.overridden.push((path, new.source));
         }
     }
 }

@@ -4,6 +4,7 @@ use super::backends::section::BackendConfig;
 use super::root::Config;
 use super::sections::clients::listeners::{ClientListener, ListenAddress};
 use super::sections::clients::tiers::TiersConfig;
+#[cfg(feature = "options")]
 use tokenweir_payload_log::PayloadLogSettings;
 use tokenweir_request::error::listed;
 use tokenweir_request::slo::Objective;
@@ -53,6 +54,7 @@ impl AsRef<Vec<Objective>> for Config {
     }
 }
 
+#[cfg(feature = "options")]
 impl AsRef<PayloadLogSettings> for Config {
     fn as_ref(&self) -> &PayloadLogSettings {
         &self.log.payloads

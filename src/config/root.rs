@@ -11,30 +11,24 @@ use super::sections::upstream::{
 use crate::options::with_options;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokenweir_gpu as gpu;
-use tokenweir_jwt as jwt;
-use tokenweir_kv_event_routing as kv_events;
-use tokenweir_option::GatewayOption;
-use tokenweir_peer_exchange as peer_exchange;
-use tokenweir_quality as quality;
-use tokenweir_sessions as sessions;
 use tokenweir_settings::{
     CheckResult, ConfigSection, ListedSecret, OutputFile, ReloadClass, Secret, SecretList,
 };
-use tokenweir_shared_limits as shared_limits;
-use tokenweir_trace_capture as trace_capture;
-use tokenweir_usage_log as usage_log;
-use tokenweir_webhooks as webhooks;
 
 /// Defines [`Config`] from its sections. Each line has a key and its [`ConfigSection`].
 macro_rules! define_config {
     (
         { $($(#[$attribute:meta])+ $key:ident: $section:ty,)+ }
-        $($option_key:ident: $option:ty, $description:literal;)*
+        $(
+            $option_key:ident: $option:ty
+            $(, $description:literal)?
+            $(, reads $read:expr)?
+            $(, facet $facet:expr)?
+        ;)*
     ) => {
         define_config! {
             $($(#[$attribute])+ $key: $section,)+
-            $(#[doc = $description] $option_key: <$option as GatewayOption>::Section,)*
+            $($(#[doc = $description] $option_key: <$option as tokenweir_option::GatewayOption>::Settings,)?)*
         }
     };
     ($($(#[$attribute:meta])+ $key:ident: $section:ty,)+) => {
@@ -108,13 +102,8 @@ with_options! { define_config {
     routing: routing::Section,
     /// The admission queue, in which requests wait while every backend of a model is full.
     admission: admission::Section,
-    /// Admission by live sessions: while the contexts of the sessions in progress do not fit into the KV caches of
-    /// the backends, new sessions wait in the admission queue.
-    sessions: sessions::Section,
     /// Authentication and permissions of clients and operators.
     access: access::Section,
-    /// Access of clients by signed tokens (JWT) of issuers, in addition to keys.
-    jwt: jwt::Section,
     /// TLS of the client listener and the admin listener.
     tls: tls::Section,
     /// TLS of the connections to backends.
@@ -129,12 +118,6 @@ with_options! { define_config {
     circuit_breaker: circuit_breaker::Section,
     /// Scrapes and health checks of backends.
     scrape: scrape::Section,
-    /// KV events of backends: the contents of their prefix caches, for routing.
-    kv_events: kv_events::Section,
-    /// Exchange with other gateways before the same backends, for routing.
-    peer_exchange: peer_exchange::Section,
-    /// Limits of tenants over restarts. Gateways with a `peer_exchange` count limits together.
-    shared_limits: shared_limits::Section,
     /// Whether the gateway requests token counts (`usage`) that clients did not request.
     usage: usage::Usage,
     /// Share of streams, 0 to 1, for which the gateway requests usage in every event from vLLM.
@@ -154,12 +137,6 @@ with_options! { define_config {
     slos: slos::Section,
     /// Metrics and their export.
     metrics: metrics::Section,
-    /// Cost of the GPUs, for metrics.
-    cost: gpu::Cost,
-    /// GPUs of the backends, from DCGM exporters.
-    gpu: gpu::Section,
-    /// Webhooks that get a message when a verdict begins and when it ends, up to 10.
-    webhooks: webhooks::Section,
     /// The drain at shutdown.
     drain: drain::Section,
     /// Reloads of the configuration without SIGHUP.
@@ -168,16 +145,10 @@ with_options! { define_config {
     log: log::Section,
     /// Verdicts, drains, reloads and deploys of the last days.
     timeline: timeline::Section,
-    /// Monitoring of the quality of responses.
-    quality: quality::Section,
     /// User, session and conversation of a request on spans and access log lines.
     identities: identities::Section,
     /// Export of traces.
     tracing: tracing::Section,
-    /// Capture of the traffic to a file, without texts of prompts and responses.
-    trace_capture: trace_capture::Section,
-    /// What each request used, in a file and pushed to a receiver.
-    usage_log: usage_log::Section,
 } }
 
 impl Config {

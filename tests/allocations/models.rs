@@ -144,7 +144,8 @@ impl ModelFixture {
             models,
             ..StatusSnapshot::default()
         };
-        self.prometheus.page(&vitals, ExpositionFormat::Text)
+        let page = self.prometheus.page(&vitals, ExpositionFormat::Text);
+        String::from_utf8(page).unwrap()
     }
 }
 

@@ -38,9 +38,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use tokenweir::app::extras::{BackendOptions, RequestExtras};
+use tokenweir::app::options::{AttachedOptions, start_context};
 use tokenweir::config::{BackendConfig, Config, UsageMode};
 use tokenweir_engine::address::BackendAddress;
+use tokenweir_gateway::backend::facets::PoolFacets;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::{Drain, DrainInitiator, HealthCheckSupervisor};
 use tokenweir_gateway::proxy::access::AccessControl;
@@ -57,6 +58,7 @@ use tokenweir_gateway::telemetry::otel::Semconv;
 use tokenweir_gateway::telemetry::{Telemetry, catalog};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::tls::{Alpn, OutboundTls, TlsClientContext};
+use tokenweir_option::OptionParts;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::access::cors::Cors;
@@ -90,7 +92,7 @@ impl Sink for Records {
 /// A gateway without its server: the tests call its proxy with requests directly.
 struct Gateway {
     context: Arc<ProxyContext>,
-    extras: RequestExtras,
+    options: AttachedOptions,
     records: Arc<Records>,
     mode: ContinuationMode,
     /// Whether the memory for resumable responses suffices to keep each response until its client returns.
@@ -170,11 +172,14 @@ impl Gateway {
             BackendConfig::at(address.unwrap())
         };
         let entries: Vec<BackendConfig> = (0..backends).map(entry).collect();
-        let options = BackendOptions::new(&config, |_| None).unwrap();
+        let mut parts = OptionParts::default();
+        let no_env = |_: &str| None;
+        let start = start_context(&config, &no_env);
+        let options = AttachedOptions::start(&config, &start, &mut parts).unwrap();
         let facets = |entry: &BackendConfig| options.facets(&config, entry);
         let backends = config.build_backends(&entries, |_| None, facets).unwrap();
-        let pool =
-            BackendPool::with_facets(backends, &config.pool_settings(), options.pool_facets());
+        let pool_facets = PoolFacets(parts.pool_facets.clone());
+        let pool = BackendPool::with_facets(backends, &config.pool_settings(), pool_facets);
         let pool = Arc::new(pool);
         let client = HttpClient::with_tls(config.timeouts, outbound_tls()).with_dial(world.dial());
         let records = Arc::<Records>::default();
@@ -198,7 +203,7 @@ impl Gateway {
             client.clone(),
             config.scrape,
             telemetry.clone(),
-            options.drivers(),
+            parts.drivers.clone(),
         );
         health_checks
             .wait_first_checks(Duration::from_secs(10))
@@ -213,12 +218,11 @@ impl Gateway {
             telemetry,
             client,
         );
-        let extras = RequestExtras::of(&config, &options);
-        extras.attach(&mut context.state.extensions);
+        options.join(&config, &mut context, &mut parts).unwrap();
         let (context, mode) = (Arc::new(context), config.streams.continuation);
         Self {
             context,
-            extras,
+            options,
             records,
             mode,
             keeps_all,
@@ -432,7 +436,7 @@ async fn sweep(gateway: Arc<Gateway>) {
     loop {
         tokio::time::sleep(SWEEP).await;
         gateway.state().open_streams.sweep(clock::now());
-        gateway.extras.resumption.sweep(clock::now());
+        gateway.options.resume.sweep(clock::now());
     }
 }
 
@@ -735,8 +739,8 @@ fn check(gateway: &Gateway, world: &World, all: &[(Asked, Vec<Received>)]) {
         .sum::<u32>();
     let kept = [
         state.body_memory.used_bytes(),
-        gateway.extras.continuation.used_bytes(),
-        gateway.extras.resumption.used_bytes(),
+        gateway.options.continuation.used_bytes(),
+        gateway.options.resume.used_bytes(),
         state.open_streams.open(),
         in_flight as usize,
         state

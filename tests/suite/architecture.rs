@@ -5,7 +5,7 @@ use crate::support::import_graph::ImportGraph;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use tokenweir::app::extras::background_tasks;
+use tokenweir::app::options::background_tasks;
 
 /// Maximum number of lines of a source file. Tests do not count.
 const MAX_LINES: usize = 520;
@@ -170,15 +170,102 @@ fn modules_import_only_from_lower_layers() {
     );
 }
 
-/// The parts of the program that may use an option: the composition, the sources of backends, and the configuration
-/// of its section.
+/// The parts of the program that may use an option: the list, the sources of backends, and the core sections that
+/// hold keys of options.
 const USERS_OF_OPTIONS: &[&str] = &[
-    "app/extras.rs",
-    "app/extras/",
     "app/discovery_sources/",
+    "config/backends/discovery.rs",
+    "config/backends/section.rs",
+    "config/references.rs",
+    "config/sections/responses/streams.rs",
+    "config/sections/telemetry/log.rs",
+    "config/tests.rs",
     "options.rs",
-    "config/",
 ];
+
+/// Words by which code names an option. Those that are words of the core too, such as `sleep`, are not among them.
+const NAMES_OF_OPTIONS: [&str; 18] = [
+    "anary",
+    "continuation",
+    "Continuation",
+    "jwt",
+    "Jwt",
+    "kv_event",
+    "KvEvent",
+    "payload_log",
+    "PayloadLog",
+    "peer_exchange",
+    "PeerExchange",
+    "prefill_leg",
+    "PrefillLeg",
+    "resum",
+    "trace_capture",
+    "TraceCapture",
+    "usage_log",
+    "ebhook",
+];
+
+/// The names of the options: their folders.
+fn options() -> Vec<String> {
+    let options: Vec<String> = fs::read_dir(repository_root().join("extras"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert!(options.len() > 4);
+    options
+}
+
+/// The lines of the code of a file that are no comment, without its unit tests.
+fn code_lines(source: &str) -> impl Iterator<Item = &str> {
+    let code = source.split("#[cfg(test)]").next().unwrap();
+    code.lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+}
+
+#[test]
+fn no_core_crate_depends_on_an_option() {
+    for entry in fs::read_dir(repository_root().join("crates")).unwrap() {
+        let manifest = entry.unwrap().path().join("Cargo.toml");
+        let text = fs::read_to_string(&manifest).unwrap();
+        for option in options() {
+            let dependency = format!("\ntokenweir-{}", option.replace('_', "-"));
+            assert!(
+                !text.contains(&dependency),
+                "{} needs the option {option}",
+                manifest.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn each_option_is_optional_and_in_the_list() {
+    let manifest = fs::read_to_string(repository_root().join("Cargo.toml")).unwrap();
+    let list = fs::read_to_string(repository_root().join("src/options.rs")).unwrap();
+    for option in options() {
+        // The redaction is a part of both logs. The sources of backends are no `GatewayOption`.
+        if option == "redaction" || option == "discovery" {
+            continue;
+        }
+        let package = option.replace('_', "-");
+        let feature = format!("\"dep:tokenweir-{package}\"");
+        assert!(manifest.contains(&feature), "{option} has no feature");
+        let line = format!("tokenweir_{option}::");
+        assert!(list.contains(&line), "{option} is not in the list");
+    }
+}
+
+#[test]
+fn composition_and_admin_listener_name_no_option() {
+    for (file, source) in sources(&repository_root().join("src")) {
+        if !["app", "admin"].contains(&module_of(&file).as_str()) {
+            continue;
+        }
+        let named = code_lines(&source)
+            .find(|line| NAMES_OF_OPTIONS.iter().any(|name| line.contains(name)));
+        assert_eq!(named, None, "{file} names an option");
+    }
+}
 
 /// The crates that may use the diagnosis: what shows and what checks verdicts.
 const USERS_OF_DIAGNOSIS: &[&str] = &[
@@ -198,11 +285,7 @@ const USERS_OF_DIAGNOSIS: &[&str] = &[
 
 #[test]
 fn the_core_uses_no_option_and_no_diagnosis() {
-    let options: Vec<String> = fs::read_dir(repository_root().join("extras"))
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    assert!(options.len() > 4);
+    let options = options();
     for (name, sources) in crates() {
         for (file, source) in sources {
             for option in &options {
@@ -257,10 +340,7 @@ const BACKEND_OPTIONS: [&str; 8] = [
 #[test]
 fn the_backends_of_the_gateway_name_no_option() {
     for (file, source) in sources(&repository_root().join("crates/gateway/src/backend")) {
-        let code = source.split("#[cfg(test)]").next().unwrap();
-        let mut lines = code
-            .lines()
-            .filter(|line| !line.trim_start().starts_with("//"));
+        let mut lines = code_lines(&source);
         let named = lines.find(|line| BACKEND_OPTIONS.iter().any(|name| line.contains(name)));
         assert_eq!(named, None, "{file} names an option");
     }
@@ -272,10 +352,7 @@ fn the_path_of_a_request_names_no_option() {
         if !PATH_OF_REQUESTS.contains(&module_of(&file).as_str()) || file.ends_with("tests.rs") {
             continue;
         }
-        let code = source.split("#[cfg(test)]").next().unwrap();
-        let mut lines = code
-            .lines()
-            .filter(|line| !line.trim_start().starts_with("//"));
+        let mut lines = code_lines(&source);
         let named = lines.find(|line| PROXY_FEATURES.iter().any(|name| line.contains(name)));
         assert_eq!(named, None, "{file} names an option");
     }

@@ -14,8 +14,8 @@ use crate::support::test_gateway::{
 };
 use serde_json::{Value, json};
 use std::time::Duration;
-use tokenweir::app::extras::continuation::ContinuationSettings;
 use tokenweir::config::AdmissionConfig;
+use tokenweir_continuation::ContinuationSettings;
 use tokenweir_gateway::backend::Health;
 use tokenweir_gateway::backend::routes::{ModelConfig, RoutePolicy};
 use tokenweir_gateway::proxy::retry::RetrySettings;

@@ -7,7 +7,7 @@ use crate::support::test_gateway::{
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use tokenweir::app::extras::ranks::RankFacet;
+use tokenweir_ranks::RankFacet;
 use tokenweir_routing::{Policy, PolicyKind};
 
 /// The rank numbers on the metrics page. The header `x-data-parallel-rank` counts ranks from 0 instead.

@@ -7,9 +7,9 @@ use crate::support::test_gateway::{Running, Setup, gateway_answering_with, start
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tokenweir::app::extras::gpu::GpuExporter;
-use tokenweir::app::extras::gpu::{GpuIndex, GpuPage, GpuRule};
 use tokenweir_engine::address::MetricsUrl;
+use tokenweir_gpu::GpuExporter;
+use tokenweir_gpu::{GpuIndex, GpuPage, GpuRule};
 
 async fn serving() -> ScriptedBackend {
     ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await

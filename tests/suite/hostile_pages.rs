@@ -112,6 +112,7 @@ fn read_pages(pool: &BackendPool, prometheus: &Prometheus) {
     };
     serde_json::to_string(&status).unwrap();
     let page = prometheus.page(&status, ExpositionFormat::OpenMetrics);
+    let page = String::from_utf8(page).unwrap();
     for line in page.lines().filter(|line| !line.starts_with('#')) {
         let (series, value) = line.rsplit_once(' ').unwrap();
         let value: f64 = value.parse().unwrap();

@@ -7,9 +7,9 @@ use crate::support::process::{GatewayProcess, Load, folder};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
+use tokenweir_discovery::DiscoveryChange;
 use tokenweir_discovery::kubernetes::ServiceWatcher;
 use tokenweir_discovery::kubernetes_settings::{KubernetesConfig, PodPort};
-use tokenweir_discovery::{DiscoveryChange, DiscoverySource};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 

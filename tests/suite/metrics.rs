@@ -7,13 +7,16 @@ use crate::support::test_gateway::{CHAT, Running, Setup, gateway_answering, star
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
-use tokenweir::app::extras::quality;
-use tokenweir::app::extras::{attached_rows, metric_rows};
+use tokenweir::app::options::metric_rows;
+use tokenweir_canary::CanaryRequests;
 use tokenweir_gateway::metric::{KnownLabelValues, MetricDescriptor, MetricLabel};
 use tokenweir_gateway::telemetry::metrics_registry::{MetricDetail, MetricsLevel};
 use tokenweir_gateway::telemetry::otel::Semconv;
+use tokenweir_option::GatewayOption;
 use tokenweir_protocol::metric_kind::MetricKind;
+use tokenweir_quality::QualitySettings;
 use tokenweir_request::slo::Objective;
+use tokenweir_sleep::SleepMode;
 
 /// Whether a metric is on the page at the level `full` with the default version of the GenAI conventions.
 fn exists_by_default(row: &MetricDescriptor) -> bool {
@@ -253,9 +256,9 @@ async fn counters_and_gauges_exist_from_the_start() {
         definition,
     }];
     let access = crate::access::access(crate::access::tenant());
-    let quality = quality::QualitySettings {
+    let quality = QualitySettings {
         enabled: true,
-        ..quality::QualitySettings::default()
+        ..QualitySettings::default()
     };
     let gateway = start_with(
         &[nobody],
@@ -288,8 +291,8 @@ async fn counters_and_gauges_exist_from_the_start() {
             || ["tokenweir_live_sessions", "tokenweir_fitting_sessions", "tokenweir_held_requests"].contains(&row.name)
             // No model is split by default.
             || has("split_model")
-            // The options of the list do nothing by default.
-            || attached_rows().any(|attached| attached.name == row.name)
+            // These options do nothing by default.
+            || CanaryRequests::ROWS.iter().chain(SleepMode::ROWS).any(|idle| idle.name == row.name)
             // The gateway shows this counter only if the metrics page of the engine has it.
             || row.name == "tokenweir_backend_preemptions_total"
             || has("exporter")

@@ -8,7 +8,7 @@ use crate::support::test_gateway::{self, CHAT, read_rest, send_to};
 use serde_json::Value;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
-use tokenweir::app::extras::peer_exchange::messages::ExchangeKey;
+use tokenweir_peer_exchange::messages::ExchangeKey;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};

@@ -12,10 +12,10 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokenweir::app::extras::prefill_legs::{PrefillNote, PrefillSkip};
 use tokenweir_engine::role::Role;
 use tokenweir_gateway::backend::Backend;
 use tokenweir_gateway::telemetry::otel::TracingSettings;
+use tokenweir_prefill_legs::{PrefillNote, PrefillSkip};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::Usage;
 use tokenweir_request::record::{RequestPhase, RequestPhases, RequestRecord};
@@ -140,20 +140,18 @@ async fn start_with_setup(backends: &[&ScriptedBackend], setup: Setup) -> Runnin
 /// prompt of the length that [`chat`] sends.
 fn teach(backend: &Backend, seconds: f64) {
     let (load, now) = (&backend.load.estimator, clock::now());
+    let text = vec![b'x'; 20_000];
     for seed in 0..30_u32 {
-        for (bytes, seconds) in [(200, 0.001), (20_000, seconds)] {
-            let text = vec![b'x'; bytes];
-            let prompt = PromptFingerprint::new(u64::from(seed), [&text[..]].into_iter());
-            let candidate = load.candidate(&prompt, now);
-            let mut reservation = load.reserve(&candidate, &prompt, true, now);
-            load.first_output(&mut reservation, now + Duration::from_secs_f64(seconds));
-            let counts = Usage {
-                output: Some(10),
-                ..Usage::default()
-            };
-            load.answered(&mut reservation, &counts);
-            load.release(reservation, now + Duration::from_secs_f64(seconds));
-        }
+        let prompt = PromptFingerprint::new(u64::from(seed), [&text[..]].into_iter());
+        let candidate = load.candidate(&prompt, now);
+        let mut reservation = load.reserve(&candidate, &prompt, true, now);
+        load.first_output(&mut reservation, now + Duration::from_secs_f64(seconds));
+        let counts = Usage {
+            output: Some(10),
+            ..Usage::default()
+        };
+        load.answered(&mut reservation, &counts);
+        load.release(reservation, now + Duration::from_secs_f64(seconds));
     }
 }
 

@@ -11,7 +11,7 @@ use crate::support::test_gateway::{
 use serde_json::{Value, json};
 use std::fs;
 use std::time::Duration;
-use tokenweir::app::extras::quality::QualitySettings;
+use tokenweir_quality::QualitySettings;
 
 /// Secrets that the test puts into all parts of a request. No judge, file or page may get one of them.
 const SECRETS: [&str; 5] = [

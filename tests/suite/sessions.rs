@@ -1,14 +1,16 @@
 //! Admission by live sessions over real sockets: which requests wait while the KV caches are full of sessions in
 //! progress, and that no state remains.
 
-use crate::admission::{NO_SECOND_SCRAPE, assert_no_state_left, held, until_waiting};
+use crate::admission::{NO_SECOND_SCRAPE, assert_no_state_left, assert_shed, held, until_waiting};
 use crate::support::scripted_backend::{Page, ScriptedBackend};
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, admission_settings, read_rest, start_with, status,
+    CHAT, Running, Setup, admission_settings, post, read_rest, start_with, status,
 };
 use std::time::Duration;
-use tokenweir::app::extras::sessions::SessionSettings;
 use tokenweir::config::AdmissionConfig;
+use tokenweir_gateway::proxy::admission::AdmissionSettings;
+use tokenweir_request::slo::Objective;
+use tokenweir_sessions::SessionSettings;
 use tokio::net::TcpStream;
 
 /// The metrics page of an engine with a KV cache for 1,600 tokens.
@@ -17,10 +19,14 @@ const SMALL_CACHE: &str = "vllm:num_requests_running 0.0\nvllm:num_requests_wait
                            vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\"} 1.0\n";
 
 async fn gateway(metrics: &str, admission: AdmissionConfig) -> (ScriptedBackend, Running) {
+    gateway_with(metrics, admission_settings(&admission)).await
+}
+
+async fn gateway_with(metrics: &str, admission: AdmissionSettings) -> (ScriptedBackend, Running) {
     let fake = held().await;
     fake.set_metrics(Some(Page::of(metrics)));
     let setup = Setup {
-        admission: Some(admission_settings(&admission)),
+        admission: Some(admission),
         scrape_interval: NO_SECOND_SCRAPE,
         sessions: SessionSettings {
             enabled: true,
@@ -122,6 +128,30 @@ async fn after_its_longest_wait_a_session_goes_on() {
     ];
     reasons.sort_unstable();
     assert_eq!(reasons, [Some("session_fits"), Some("session_overdue")]);
+    assert_no_state_left(&gateway).await;
+}
+
+#[tokio::test]
+async fn a_held_stream_is_refused_as_late() {
+    let max_wait = Duration::from_secs(1);
+    let mut admission = admission_settings(&AdmissionConfig {
+        max_wait,
+        ..AdmissionConfig::default()
+    });
+    let objective = serde_json::json!({ "name": "fast", "objective": "ttft < 40ms for 99 %" });
+    admission.objectives = vec![serde_json::from_value::<Objective>(objective).unwrap()];
+    let (fake, gateway) = gateway_with(SMALL_CACHE, admission).await;
+    let first = send(&gateway, "first", 0).await;
+    fake.until_received(1).await;
+    let text = "second".repeat(700);
+    let messages = format!(r#"[{{"role":"user","content":"{text}"}}]"#);
+    let body = format!(r#"{{"model":"tiny","stream":true,"messages":{messages}}}"#);
+    assert_shed(&gateway.raw(&post(CHAT, &body)).await, "late");
+    let record = gateway.record().await;
+    assert_eq!(record.refusal, Some("late"));
+    assert!(record.gateway_queue_wait() >= Some(max_wait), "it waits");
+    fake.go();
+    assert_eq!(served(&gateway, first).await, Some("session_fits"));
     assert_no_state_left(&gateway).await;
 }
 

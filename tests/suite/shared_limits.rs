@@ -8,7 +8,7 @@ use crate::support::test_gateway::{CHAT, post, read_rest, send_to, status, with_
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use tokenweir::app::extras::peer_exchange::messages::ExchangeKey;
+use tokenweir_peer_exchange::messages::ExchangeKey;
 use tokenweir_request::access::KeyDigest;
 
 /// Writes a configuration and a keys file with one tenant, whose limits these are.

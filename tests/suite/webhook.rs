@@ -11,13 +11,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
-use tokenweir::app::extras::webhooks::{
-    BEGINS_AFTER, ENDS_AFTER, RetryTimes, WebhookNotifier, WebhookSettings,
-};
 use tokenweir_diagnose::{Diagnosis, Verdict};
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_net::client::receiver::Receiver;
 use tokenweir_option::DiagnosisHooks;
+use tokenweir_webhooks::{BEGINS_AFTER, ENDS_AFTER, RetryTimes, WebhookNotifier, WebhookSettings};
 use tokio::net::TcpListener;
 
 /// A webhook server that accepts messages, or responds to them with status 503.

@@ -1,33 +1,34 @@
 //! The answers that clients received in the last minute, by quality.
 
-use serde::{Deserialize, Serialize};
+use derive_more::AddAssign;
 
-/// Counts of the inference requests that ended in the last minute, by the answers that their clients received.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct AnswerCounts {
-    /// Number of requests with a class other than `cancelled`.
-    pub total: u64,
-    /// Whole answers that are not empty, and in time for all objectives.
-    pub good: u64,
-    /// Requests that failed because of a backend, or because the gateway shut down.
-    pub failed: u64,
-    /// Complete responses without text and without a tool call.
-    pub empty: u64,
-    /// Complete responses whose text consists of replacement characters (U+FFFD) or control characters.
-    pub damaged: u64,
-    /// Answers that ended for lack of tokens, before the limit that the client requested.
-    pub truncated: u64,
-    /// Requests whose client gave up after a wait of at least one second.
-    pub client_timeout: u64,
-    /// Requests that were refused with 429 or 503.
-    pub refused: u64,
-    /// Requests that were answered with another 4xx status.
-    pub rejected: u64,
-    /// Whole answers that missed an objective for latency.
-    pub late: u64,
-    /// Requests that their client ended without having waited. They count neither as good nor as bad.
-    pub cancelled: u64,
+document! {
+    /// Counts of the inference requests that ended in the last minute, by the answers that their clients received.
+    #[derive(Copy, Eq, AddAssign)]
+    pub struct AnswerCounts {
+        /// Number of requests with a class other than `cancelled`.
+        total: u64,
+        /// Whole answers that are not empty, and in time for all objectives.
+        good: u64,
+        /// Requests that failed because of a backend, or because the gateway shut down.
+        failed: u64,
+        /// Complete responses without text and without a tool call.
+        empty: u64,
+        /// Complete responses whose text consists of replacement characters (U+FFFD) or control characters.
+        damaged: u64,
+        /// Answers that ended for lack of tokens, before the limit that the client requested.
+        truncated: u64,
+        /// Requests whose client gave up after a wait of at least one second.
+        client_timeout: u64,
+        /// Requests that were refused with 429 or 503.
+        refused: u64,
+        /// Requests that were answered with another 4xx status.
+        rejected: u64,
+        /// Whole answers that missed an objective for latency.
+        late: u64,
+        /// Requests that their client ended without having waited. They count neither as good nor as bad.
+        cancelled: u64,
+    }
 }
 
 impl AnswerCounts {
@@ -51,20 +52,5 @@ impl AnswerCounts {
         bad.retain(|(_, count)| *count > 0);
         bad.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         bad
-    }
-
-    /// Adds the counts of `other`.
-    pub fn merge(&mut self, other: &Self) {
-        self.total += other.total;
-        self.good += other.good;
-        self.failed += other.failed;
-        self.empty += other.empty;
-        self.damaged += other.damaged;
-        self.truncated += other.truncated;
-        self.client_timeout += other.client_timeout;
-        self.refused += other.refused;
-        self.rejected += other.rejected;
-        self.late += other.late;
-        self.cancelled += other.cancelled;
     }
 }

@@ -5,9 +5,7 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// The condition of a backend. The first variant is the most urgent one.
-    #[derive(
-        Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize,
-    )]
+    #[derive(Default, PartialOrd, Ord, Hash, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum BackendCondition {
         /// The health checks of the backend fail.

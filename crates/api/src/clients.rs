@@ -1,33 +1,31 @@
 //! The clients that cause the most work. A client is a tenant and key, or an address if no keys are configured.
 
-use serde::{Deserialize, Serialize};
-
-/// One client, with its requests that ended in the last minute and its open streams.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ClientSummary {
-    /// Name of the tenant. `None`: the client has no key.
-    pub tenant: Option<String>,
-    /// Name of the key, not the key itself. `None`: the client has no key.
-    pub key: Option<String>,
-    /// IP address. `None`: the client has a key.
-    pub address: Option<String>,
-    /// Number of requests that ended in the last minute.
-    pub requests: u64,
-    /// Prompt tokens of the ended requests that reached a backend, and of the open streams.
-    pub prompt_tokens: u64,
-    /// Output tokens of the ended requests.
-    pub output_tokens: u64,
-    /// Number of refused requests that ended in the last minute.
-    pub refused: u64,
-    /// Number of requests that ended in the last minute with another 4xx status.
-    pub rejected: u64,
-    /// Number of open streams.
-    pub open_streams: u64,
-    /// The largest share, from 0 to 1, of this client in any kind of work. `share_of` names the kind.
-    pub share: f64,
-    /// The kind of work of `share`: `prompt tokens`, `open streams` or `requests`.
-    pub share_of: String,
+document! {
+    /// One client, with its requests that ended in the last minute and its open streams.
+    pub struct ClientSummary {
+        /// Name of the tenant. `None`: the client has no key.
+        tenant: Option<String>,
+        /// Name of the key, not the key itself. `None`: the client has no key.
+        key: Option<String>,
+        /// IP address. `None`: the client has a key.
+        address: Option<String>,
+        /// Number of requests that ended in the last minute.
+        requests: u64,
+        /// Prompt tokens of the ended requests that reached a backend, and of the open streams.
+        prompt_tokens: u64,
+        /// Output tokens of the ended requests.
+        output_tokens: u64,
+        /// Number of refused requests that ended in the last minute.
+        refused: u64,
+        /// Number of requests that ended in the last minute with another 4xx status.
+        rejected: u64,
+        /// Number of open streams.
+        open_streams: u64,
+        /// The largest share, from 0 to 1, of this client in any kind of work. `share_of` names the kind.
+        share: f64,
+        /// The kind of work of `share`: `prompt tokens`, `open streams` or `requests`.
+        share_of: String,
+    }
 }
 
 /// Maximum number of clients in the list.

@@ -55,35 +55,34 @@ fn judge(
     ttfts: &TtftsByModel,
     verdicts: &[Verdict],
 ) -> (BackendCondition, Option<String>) {
+    let own: Vec<&Verdict> = verdicts
+        .iter()
+        .filter(|verdict| verdict.backend == backend.name)
+        .collect();
     if backend.state != "available" {
-        return judge_exclusion(backend, verdicts);
+        return judge_exclusion(backend, &own);
     }
-    let named = |name: &str| {
-        let is_named =
-            |verdict: &&Verdict| verdict.backend == backend.name && verdict.verdict == name;
-        verdicts.iter().find(is_named)
-    };
+    let named = |name: &str| own.iter().find(|verdict| verdict.verdict == name);
     if let Some(verdict) = named("backend_failing") {
         let reason = failing_reason(backend, verdict);
         return (BackendCondition::Failing, Some(reason));
     }
     // Verdicts about the state of a backend are skipped, because `state` was evaluated above.
-    let own = verdicts
-        .iter()
-        .filter(|verdict| verdict.backend == backend.name);
     let worst = own
+        .iter()
         .filter(|verdict| !verdict.is_about_state())
         .max_by_key(|verdict| verdict.severity);
     let text = |verdict: &Verdict| Some(verdict.cause_or_meaning().to_owned());
     if let Some(verdict) = worst.filter(|verdict| verdict.severity == VerdictSeverity::Critical) {
         return (BackendCondition::Critical, text(verdict));
     }
-    if let Some(found) = ttfts.judge(backend) {
-        return found;
+    if let Some(reason) = ttfts.standstill(backend) {
+        return (BackendCondition::Stalled, Some(reason));
     }
-    let held = verdicts
-        .iter()
-        .find(|verdict| verdict.backend == backend.name && verdict.is_held);
+    if let Some(reason) = ttfts.excess(backend) {
+        return (BackendCondition::Slow, Some(reason));
+    }
+    let held = own.iter().find(|verdict| verdict.is_held);
     if let Some(verdict) = named("backend_avoided").or(held) {
         return (BackendCondition::Avoided, text(verdict));
     }
@@ -146,28 +145,23 @@ fn failed_attempts(backend: &BackendSummary) -> Option<String> {
 /// The condition of a backend whose state is not `available`, and its reason.
 fn judge_exclusion(
     backend: &BackendSummary,
-    verdicts: &[Verdict],
+    own: &[&Verdict],
 ) -> (BackendCondition, Option<String>) {
     match backend.state.as_str() {
         "down" => (BackendCondition::Down, backend.reason.clone()),
         "ejected" => {
-            let is_cause = |verdict: &&Verdict| {
-                verdict.backend == backend.name
-                    && ["backend_failing", "backend_ejected"].contains(&&*verdict.verdict)
+            let is_cause = |verdict: &&&Verdict| {
+                ["backend_failing", "backend_ejected"].contains(&&*verdict.verdict)
             };
-            let cause = verdicts
-                .iter()
-                .find(is_cause)
-                .and_then(|verdict| verdict.cause.as_deref());
+            let cause = own.iter().find(is_cause);
+            let cause = cause.and_then(|verdict| verdict.cause.as_deref());
             (BackendCondition::Ejected, cause.map(str::to_owned))
         }
         "drained" => {
-            let is_harm = |verdict: &&Verdict| {
-                verdict.backend == backend.name
-                    && verdict.verdict == "backend_drained"
-                    && verdict.severity > VerdictSeverity::Info
+            let is_harm = |verdict: &&&Verdict| {
+                verdict.verdict == "backend_drained" && verdict.severity > VerdictSeverity::Info
             };
-            match verdicts.iter().find(is_harm) {
+            match own.iter().find(is_harm) {
                 Some(verdict) => (
                     BackendCondition::DrainHarms,
                     Some(verdict.cause_or_meaning().to_owned()),
@@ -199,21 +193,17 @@ impl TtftsByModel {
         Self(models)
     }
 
-    /// The condition that follows from the TTFTs. `None`: the TTFTs show nothing unusual.
-    fn judge(&self, backend: &BackendSummary) -> Option<(BackendCondition, Option<String>)> {
-        if let Some(reason) = self.standstill(backend) {
-            return Some((BackendCondition::Stalled, Some(reason)));
-        }
-        let reason = self.excess(backend)?;
-        Some((BackendCondition::Slow, Some(reason)))
+    /// The mean TTFTs of the backends that list the first model of this one first.
+    fn of_peers(&self, backend: &BackendSummary) -> Option<&Vec<f64>> {
+        let model = backend.models.first().map_or("", String::as_str);
+        self.0.get(model)
     }
 
     /// Why the backend seems to be at a standstill. Other backends that list the model first must have output.
     /// `None`: the backend has output, or no other backend has a TTFT.
     fn standstill(&self, backend: &BackendSummary) -> Option<String> {
         let overdue = backend.overdue_seconds;
-        let model = backend.models.first().map_or("", String::as_str);
-        let ttfts = self.0.get(model)?;
+        let ttfts = self.of_peers(backend)?;
         let usual = *ttfts.get(ttfts.len().checked_sub(1)? / 2)?;
         let refuses = backend
             .client_error_share
@@ -228,8 +218,7 @@ impl TtftsByModel {
     /// slow, or no other TTFT is known.
     fn excess(&self, backend: &BackendSummary) -> Option<String> {
         let own = comparable_ttft(backend)?;
-        let model = backend.models.first().map_or("", String::as_str);
-        let ttfts = self.0.get(model)?;
+        let ttfts = self.of_peers(backend)?;
         let position = ttfts.partition_point(|ttft| ttft.total_cmp(&own) == Ordering::Less);
         // The lower median ensures that, of two other backends, a slow one does not raise the median.
         let middle = ttfts.len().checked_sub(2)? / 2;

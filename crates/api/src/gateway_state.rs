@@ -8,7 +8,7 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// The state of the gateway in one word.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+    #[derive(Default, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum GatewayState {
         /// Every backend that should get requests gets them, and no client is harmed.
@@ -76,7 +76,8 @@ impl GatewayState {
     }
 
     /// Determines the state of the gateway from these values, and the reasons of a state other than `Ready`.
-    /// Each verdict that asks for an action is a reason, so a gateway with such a verdict is never `Ready`.
+    /// A verdict that asks for an action is a reason, except one about refusals or states of backends, which
+    /// count anyway. A gateway that is down has one reason, one that shuts down none.
     pub fn from_facts(facts: &GatewayFacts<'_>) -> (Self, Vec<String>) {
         if facts.is_draining {
             return (Self::ShuttingDown, Vec::new());

@@ -27,7 +27,6 @@ pub enum HarmLevel {
 
 named_enum! {
     /// A kind of harm to a client.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum HarmKind {
         /// The backend failed, or the gateway shut down.
         Failed = "failed",
@@ -52,66 +51,65 @@ named_enum! {
     }
 }
 
-/// The share of requests with one kind of harm, and the level of this share.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct HarmShare {
-    /// The share, from 0 to 1. `None`: there were no requests.
-    pub share: Option<f64>,
-    /// The severity of the share.
-    pub level: HarmLevel,
-}
+document! {
+    /// The share of requests with one kind of harm, and the level of this share.
+    #[derive(Copy)]
+    pub struct HarmShare {
+        /// The share, from 0 to 1. `None`: there were no requests.
+        share: Option<f64>,
+        /// The severity of the share.
+        level: HarmLevel,
+    }
 
-/// The harm to clients in the last minute.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Harm {
-    /// The share of failed requests.
-    pub failed: HarmShare,
-    /// The share of answers that are not good, and the highest level of their kinds.
-    pub answers: HarmShare,
-    /// The share of requests without a usable answer that is no fault of their clients: those that failed, were refused for
-    /// lack of capacity, got an empty, damaged or truncated answer, waited too long for their client, or were rejected by a
-    /// proxy in front of the engines, by the chat template or for `limits.body`. A critical level is exit code 1 of
-    /// `tokenweir status`.
-    pub unusable: HarmShare,
-    /// The share of empty answers.
-    pub empty: HarmShare,
-    /// The share of answers whose text consists of replacement or control characters.
-    pub damaged: HarmShare,
-    /// The share of truncated answers. The level is at most `warning`, and `none` unless the share is significantly more
-    /// than 5 %: a few clients without a limit of their own reach the end of the context.
-    pub truncated: HarmShare,
-    /// The share of requests whose client disconnected while output was flowing. Only clients with keys count,
-    /// if they do this more often than usual. The level is at most `warning`, because the cause is in front of
-    /// the gateway.
-    pub cut_off: HarmShare,
-    /// The share of requests whose client gave up waiting.
-    pub client_timeout: HarmShare,
-    /// The share of refused requests.
-    pub refused: HarmShare,
-    /// The share of requests that a backend refused with 429.
-    pub refused_by_backends: HarmShare,
-    /// The 4xx responses that are not refusals. The share counts the responses of the gateway and of backends.
-    /// The level is at most `warning`, because the cause is a client or the configuration of a backend.
-    /// Responses of backends count for the level. Responses of the gateway count for the level only if they are
-    /// significantly more than 5 %, without those for limits that the operator set (429) and for incomplete
-    /// requests (408).
-    pub client_errors: HarmShare,
-    /// The share of requests that exceeded a limit of the configuration section `slow`. The [`LateStreams`]
-    /// count too.
-    pub slow: HarmShare,
-    /// The share of requests that waited too long for their first output, which is a part of `slow`.
-    pub slow_first_output: HarmShare,
-    /// The share of requests in which the model reasoned too long before its first answer, which is a part of
-    /// `slow`.
-    pub slow_first_answer: HarmShare,
-    /// The share of requests that were slow after the first output, which is a part of `slow`.
-    pub slow_output: HarmShare,
-    /// The highest of the level of `slow` and the levels of the missed objectives.
-    pub slow_level: HarmLevel,
-    /// The harm in words, the most severe kind first.
-    pub reasons: Vec<String>,
+    /// The harm to clients in the last minute.
+    pub struct Harm {
+        /// The share of failed requests.
+        failed: HarmShare,
+        /// The share of answers that are not good, and the highest level of their kinds.
+        answers: HarmShare,
+        /// The share of requests without a usable answer that is no fault of their clients: those that failed, were refused for
+        /// lack of capacity, got an empty, damaged or truncated answer, waited too long for their client, or were rejected by a
+        /// proxy in front of the engines, by the chat template or for `limits.body`. A critical level is exit code 1 of
+        /// `tokenweir status`.
+        unusable: HarmShare,
+        /// The share of empty answers.
+        empty: HarmShare,
+        /// The share of answers whose text consists of replacement or control characters.
+        damaged: HarmShare,
+        /// The share of truncated answers. The level is at most `warning`, and `none` unless the share is significantly more
+        /// than 5 %: a few clients without a limit of their own reach the end of the context.
+        truncated: HarmShare,
+        /// The share of requests whose client disconnected while output was flowing. Only clients with keys count,
+        /// if they do this more often than usual. The level is at most `warning`, because the cause is in front of
+        /// the gateway.
+        cut_off: HarmShare,
+        /// The share of requests whose client gave up waiting.
+        client_timeout: HarmShare,
+        /// The share of refused requests.
+        refused: HarmShare,
+        /// The share of requests that a backend refused with 429.
+        refused_by_backends: HarmShare,
+        /// The 4xx responses that are not refusals. The share counts the responses of the gateway and of backends.
+        /// The level is at most `warning`, because the cause is a client or the configuration of a backend.
+        /// Responses of backends count for the level. Responses of the gateway count for the level only if they are
+        /// significantly more than 5 %, without those for limits that the operator set (429) and for incomplete
+        /// requests (408).
+        client_errors: HarmShare,
+        /// The share of requests that exceeded a limit of the configuration section `slow`. The [`LateStreams`]
+        /// count too.
+        slow: HarmShare,
+        /// The share of requests that waited too long for their first output, which is a part of `slow`.
+        slow_first_output: HarmShare,
+        /// The share of requests in which the model reasoned too long before its first answer, which is a part of
+        /// `slow`.
+        slow_first_answer: HarmShare,
+        /// The share of requests that were slow after the first output, which is a part of `slow`.
+        slow_output: HarmShare,
+        /// The highest of the level of `slow` and the levels of the missed objectives.
+        slow_level: HarmLevel,
+        /// The harm in words, the most severe kind first.
+        reasons: Vec<String>,
+    }
 }
 
 /// Open streams that have waited longer than a limit of the configuration section `slow`. [`LastMinute`] does
@@ -204,7 +202,7 @@ impl Harm {
         }
         harm.judge_minute(minute);
         if judged.level == HarmLevel::Critical {
-            let words = judged.describe() + &common(minute, HarmKind::Rejected);
+            let words = judged.words + &common(minute, HarmKind::Rejected);
             harm.reasons.push(words);
         }
         harm
@@ -256,14 +254,7 @@ impl Harm {
 
     fn describe(&self, minute: &LastMinute, missed: &[&ObjectiveMinute]) -> Vec<String> {
         let slow = format!("are slow{}", most(&minute.slow));
-        let errors = minute.backend_client_errors.values().sum();
-        let by_backend = match main_source(minute, errors) {
-            Some(source) => format!("are answered with {source}"),
-            None => format!(
-                "are answered with 4xx by a backend{}",
-                most(&minute.backend_client_errors)
-            ),
-        };
+        let by_backend = rejected_words(minute);
         let failed = match main_source(minute, minute.failed) {
             Some(source) => format!("fail (most: {source})"),
             None => "fail".to_owned(),
@@ -323,6 +314,15 @@ fn most<K: Display>(counts: &BTreeMap<K, u64>) -> String {
     })
 }
 
+/// That backends reject requests, and how.
+fn rejected_words(minute: &LastMinute) -> String {
+    let errors = &minute.backend_client_errors;
+    match main_source(minute, errors.values().sum()) {
+        Some(source) => format!("are answered with {source}"),
+        None => format!("are answered with 4xx by a backend{}", most(errors)),
+    }
+}
+
 /// That clients gave up waiting, when, and whether they try again.
 fn gives_up(minute: &LastMinute) -> String {
     let mut words = "end because the client gives up waiting".to_owned();
@@ -336,7 +336,8 @@ fn gives_up(minute: &LastMinute) -> String {
     words
 }
 
-/// The status and origin of most error responses. `None`: fewer than 80 % of `errors` have the same.
+/// The most frequent status and origin of error responses. `None`: they are those of less than 80 % of
+/// `errors`.
 fn main_source(minute: &LastMinute, errors: u64) -> Option<&str> {
     let sources = minute.error_sources.iter();
     let (source, count) = sources.max_by_key(|(_, count)| **count)?;
@@ -428,44 +429,27 @@ impl ObjectiveMinute {
 
 /// The 4xx responses of the gateway that show a fault of clients.
 struct GatewayErrors {
-    share: f64,
     level: HarmLevel,
-    /// The most frequent status.
-    most: u16,
-    /// The most frequent reason, such as `bad_body`.
-    reason: String,
+    /// The share of the responses, their most frequent status and their most frequent reason.
+    words: String,
 }
 
 fn judged_errors_of_gateway(minute: &LastMinute) -> GatewayErrors {
     let mut judged = minute.gateway_client_errors.clone();
     judged.retain(|status, _| !UNJUDGED_STATUSES.contains(status));
     let HarmShare { share, level } = HarmShare::of(judged.values().sum(), minute.requests);
-    GatewayErrors {
-        share: share.unwrap_or_default(),
-        level,
-        most: most_frequent(&judged).map_or(0, |(status, _)| *status),
-        reason: minute
-            .rejected_by_reason
-            .iter()
-            .max_by_key(|(_, count)| **count)
-            .map_or_else(String::new, |(reason, _)| {
-                format!(" {}", reason.replace('_', " "))
-            }),
-    }
-}
-
-impl GatewayErrors {
-    fn describe(&self) -> String {
-        let percent = percent(self.share);
-        let Self { most, reason, .. } = self;
-        format!(
-            "{percent:.0} % of requests are answered with 4xx by the gateway (most: {most}{reason})"
-        )
-    }
-}
-
-fn most_frequent(statuses: &BTreeMap<u16, u64>) -> Option<(&u16, &u64)> {
-    statuses.iter().max_by_key(|(_, count)| **count)
+    let percent = percent(share.unwrap_or_default());
+    let most = judged.iter().max_by_key(|(_, count)| **count);
+    let most = most.map_or(0, |(status, _)| *status);
+    let reasons = minute.rejected_by_reason.iter();
+    let reason = reasons.max_by_key(|(_, count)| **count);
+    let reason = reason.map_or_else(String::new, |(reason, _)| {
+        format!(" {}", reason.replace('_', " "))
+    });
+    let words = format!(
+        "{percent:.0} % of requests are answered with 4xx by the gateway (most: {most}{reason})"
+    );
+    GatewayErrors { level, words }
 }
 
 /// Converts a share into percent. A share above zero becomes at least 1.

@@ -1,60 +1,57 @@
 //! The document of `GET /history`: the latencies of the last hour, and the events of the last days.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokenweir_diagnose::VerdictSeverity;
 use tokenweir_protocol::named_enum;
 
-/// The document of `GET /history`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct HistoryPage {
-    /// The latencies of the last hour.
-    pub heat_map: HeatMap,
-    /// The events of the last days, the oldest first.
-    pub marks: Vec<Mark>,
-}
+document! {
+    /// The document of `GET /history`.
+    pub struct HistoryPage {
+        /// The latencies of the last hour.
+        heat_map: HeatMap,
+        /// The events of the last days, the oldest first.
+        marks: Vec<Mark>,
+    }
 
-/// The latencies of the last hour, counted for each minute and each bucket of length. A table has one list per
-/// minute, the oldest first; the last minute is not complete. A list has one number per bucket.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct HeatMap {
-    /// Length of a minute of the table, in seconds.
-    pub interval_seconds: f64,
-    /// The upper bounds of all buckets but the last one, in seconds.
-    pub bounds: Vec<f64>,
-    /// Numbers of streams by TTFT.
-    pub ttft: Vec<Vec<u32>>,
-    /// Numbers of gaps between outputs of streams, by length.
-    pub itl: Vec<Vec<u32>>,
-}
+    /// The latencies of the last hour, counted for each minute and each bucket of length. A table has one list per
+    /// minute, the oldest first; the last minute is not complete. A list has one number per bucket.
+    pub struct HeatMap {
+        /// Length of a minute of the table, in seconds.
+        interval_seconds: f64,
+        /// The upper bounds of all buckets but the last one, in seconds.
+        bounds: Vec<f64>,
+        /// Numbers of streams by TTFT.
+        ttft: Vec<Vec<u32>>,
+        /// Numbers of gaps between outputs of streams, by length.
+        itl: Vec<Vec<u32>>,
+    }
 
-/// An event at one moment, or a state that lasted for some time.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Mark {
-    /// Time of the event or begin of the state, in seconds since 1970.
-    pub began: u64,
-    /// End of the state in seconds since 1970; `began` for an event. `None`: the state has not ended, or the
-    /// gateway stopped before its end.
-    pub ended: Option<u64>,
-    /// Whether the state still holds.
-    pub holds: bool,
-    /// The kind of the event or state.
-    pub kind: MarkKind,
-    /// The name of the backend. Empty: the mark is about the gateway or all backends.
-    pub backend: String,
-    /// The name of the verdict, the versions of the engine, the result of the reload, or the version of the gateway.
-    pub name: String,
-    /// The severity of a verdict. `None`: the mark is not a verdict.
-    pub severity: Option<VerdictSeverity>,
-    /// The cause or the meaning of a verdict, who drained the backend and why, or why the reload failed.
-    pub reason: String,
+    /// An event at one moment, or a state that lasted for some time.
+    #[derive(Eq)]
+    pub struct Mark {
+        /// Time of the event or begin of the state, in seconds since 1970.
+        began: u64,
+        /// End of the state in seconds since 1970; `began` for an event. `None`: the state has not ended, or the
+        /// gateway stopped before its end.
+        ended: Option<u64>,
+        /// Whether the state still holds.
+        holds: bool,
+        /// The kind of the event or state.
+        kind: MarkKind,
+        /// The name of the backend. Empty: the mark is about the gateway or all backends.
+        backend: String,
+        /// The name of the verdict, the versions of the engine, the result of the reload, or the version of the gateway.
+        name: String,
+        /// The severity of a verdict. `None`: the mark is not a verdict.
+        severity: Option<VerdictSeverity>,
+        /// The cause or the meaning of a verdict, who drained the backend and why, or why the reload failed.
+        reason: String,
+    }
 }
 
 named_enum! {
     /// The kind of a mark.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+    #[derive(Default, PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum MarkKind {
         /// A verdict was active.

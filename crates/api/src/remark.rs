@@ -10,7 +10,7 @@ pub type StatusCheck = fn(&Value) -> Vec<Remark>;
 
 named_enum! {
     /// The severity of a finding.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    #[derive(PartialOrd, Ord)]
     pub enum FindingSeverity {
         /// The observation is useful to know, or the check could not observe enough.
         Note = "note",

@@ -1,9 +1,10 @@
-//! The strongest changes in words: the anomalies that an operator reads first. Several measures show the same
+//! Anomalies, which are values that are far from their usual values, and the strongest changes in words: the anomalies
+//! that an operator reads first. They are hints for an investigation, and not verdicts. Several measures show the same
 //! change, so at most one measure of each kind is chosen, and a cause is preferred to its consequences.
 
-use super::evaluation::Evaluation;
+use super::evaluation::{ANOMALY_Z_SCORE, Evaluation};
 use super::fleet::{FleetObservation, RecentCounts};
-use super::history::WindowMeasure;
+use super::history::{AdverseChange, ChangeKind, ChangeWords, WindowMeasure};
 use super::verdict::{Anomaly, Change, Verdict, VerdictSeverity};
 use std::collections::HashMap;
 use std::time::Instant;
@@ -26,40 +27,72 @@ const MAX_FACTOR: f64 = 100.0;
 /// A request is slower than usual if its mean duration and its time per output token are at least this many
 /// times usual. Both, because longer answers take longer, and shorter ones have more time for each token.
 const SLOWER_FACTOR: f64 = 1.5;
-/// The factor of a change from the first half minute, which is known less well than the last hour, and its minimum
-/// in smallest relevant deviations.
-const EARLY_FACTOR: f64 = 2.0;
+/// Minimum change from the first half minute, which is known less well than the last hour, in smallest relevant
+/// deviations.
 const EARLY_DEVIATIONS: f64 = 10.0;
 /// Above this multiple of the usual rate of requests, the load explains slower requests.
 const HIGHER_LOAD_FACTOR: f64 = 1.3;
 
-/// A kind of change. Measures of one kind show the same change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// What clients send, or how engines work: a cause.
-    Cause,
-    /// The times of tokens.
-    Tokens,
-    /// The times of first tokens.
-    FirstTokens,
-    /// The times of whole requests.
-    Requests,
-    /// The number of requests, which follows from the times.
-    Load,
+/// A value is anomalous only if it is above or below its usual value by at least this factor.
+const MIN_CHANGE_FACTOR: f64 = 2.0;
+
+/// The names of the measures that can be anomalous. Measures whose changes cannot harm requests are left out.
+pub fn measure_names() -> impl Iterator<Item = &'static str> {
+    let can_harm = |adverse| !matches!(adverse, AdverseChange::None);
+    let measures = WindowMeasure::ALL.into_iter();
+    measures
+        .filter(move |measure| can_harm(measure.adverse_change()))
+        .map(WindowMeasure::as_str)
 }
 
-/// The words for a measure.
-struct Words {
-    kind: Kind,
-    text: &'static str,
+impl Anomaly {
+    /// The anomaly of a measure of a backend.
+    pub(super) fn of(backend: &str, measure: WindowMeasure, value: f64, usual: f64) -> Self {
+        Self {
+            backend: backend.to_owned(),
+            measure: measure.as_str().into(),
+            value,
+            unit: measure.unit().into(),
+            usual,
+        }
+    }
+}
+
+/// The measures of a backend that are far from their usual values, in the direction that can harm
+/// requests.
+pub(super) fn anomalies<'a>(
+    backend: &'a str,
+    evaluation: &'a Evaluation<'_>,
+) -> impl Iterator<Item = Anomaly> + 'a {
+    WindowMeasure::ALL.into_iter().filter_map(move |measure| {
+        let usual = evaluation.baseline(measure)?;
+        let least = ANOMALY_Z_SCORE * usual.deviation;
+        adverse_change(backend, evaluation, measure, usual.median, least)
+    })
+}
+
+/// The change of a measure from `usual`, by [`MIN_CHANGE_FACTOR`] and by `least`, in the direction that can harm
+/// requests. `None`: there is none. A change that cannot harm requests, such as an empty queue, is no anomaly.
+pub(super) fn adverse_change(
+    backend: &str,
+    evaluation: &Evaluation<'_>,
+    measure: WindowMeasure,
+    usual: f64,
+    least: f64,
+) -> Option<Anomaly> {
+    let value = evaluation.minute.get(measure)?;
+    let has_risen = value >= MIN_CHANGE_FACTOR * usual && value - usual >= least;
+    let has_fallen = value * MIN_CHANGE_FACTOR <= usual && usual - value >= least;
+    let is_adverse = measure.adverse_change().includes(has_risen, has_fallen);
+    is_adverse.then(|| Anomaly::of(backend, measure, value, usual))
 }
 
 /// The share of the requests of these backends that are slower than usual, although not more requests came.
-pub(super) fn slower_share(evaluations: &[Evaluation<'_>]) -> f64 {
+pub(super) fn slower_share<'a>(evaluations: impl Iterator<Item = &'a Evaluation<'a>>) -> f64 {
     let mut slower = 0.0;
     let mut all = 0.0;
     for evaluation in evaluations {
-        let rate = evaluation.short_window().get(WindowMeasure::RequestRate);
+        let rate = evaluation.minute.get(WindowMeasure::RequestRate);
         let rate = rate.unwrap_or_default();
         all += rate;
         if is_slower(evaluation) && has_usual_load(evaluation, rate) {
@@ -81,14 +114,11 @@ fn is_slower(evaluation: &Evaluation<'_>) -> bool {
 }
 
 fn has_usual_load(evaluation: &Evaluation<'_>, rate: f64) -> bool {
-    let history = evaluation.history;
-    let usual = history
-        .usual(WindowMeasure::RequestRate)
-        .or(history.early_value(WindowMeasure::RequestRate));
+    let usual = evaluation.history.past(WindowMeasure::RequestRate);
     usual.is_some_and(|usual| rate <= HIGHER_LOAD_FACTOR * usual)
 }
 
-/// The measures that differ by [`EARLY_FACTOR`] from those of the first half minute, at a backend whose history is
+/// The measures that differ from those of the first half minute, at a backend whose history is
 /// too short for anomalies.
 pub(super) fn early_changes(backend: &str, evaluation: &Evaluation<'_>) -> Vec<Anomaly> {
     let measures = WindowMeasure::ALL.into_iter();
@@ -102,12 +132,8 @@ fn early_change(
     measure: WindowMeasure,
 ) -> Option<Anomaly> {
     let usual = evaluation.history.early_value(measure)?;
-    let value = evaluation.short_window().get(measure)?;
     let least = EARLY_DEVIATIONS * measure.min_deviation();
-    let has_risen = value >= EARLY_FACTOR * usual && value - usual >= least;
-    let has_fallen = value * EARLY_FACTOR <= usual && usual - value >= least;
-    let is_adverse = measure.adverse_change().includes(has_risen, has_fallen);
-    is_adverse.then(|| Anomaly::of(backend, measure, value, usual))
+    adverse_change(backend, evaluation, measure, usual, least)
 }
 
 impl ChangeTimes {
@@ -128,10 +154,10 @@ impl ChangeTimes {
         }
         self.0 = begins;
         changes.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
-        let mut kinds: Vec<Kind> = Vec::new();
+        let mut kinds: Vec<ChangeKind> = Vec::new();
         changes.retain(|change| {
             let kind = words(&change.measure).kind;
-            let is_new = !kinds.contains(&kind) || kind == Kind::Cause;
+            let is_new = !kinds.contains(&kind) || kind == ChangeKind::Cause;
             kinds.push(kind);
             is_new
         });
@@ -142,18 +168,16 @@ impl ChangeTimes {
 
 /// The changes of each backend. A change of the same measure at most backends is one change.
 fn all_changes(anomalies: &[Anomaly], backends: usize) -> Vec<Change> {
-    let mut by_measure: Vec<(&str, Vec<&Anomaly>)> = Vec::new();
+    let mut measures: Vec<&str> = Vec::new();
     for anomaly in anomalies {
-        let known = by_measure
-            .iter_mut()
-            .find(|(measure, _)| *measure == anomaly.measure);
-        match known {
-            Some((_, group)) => group.push(anomaly),
-            None => by_measure.push((&anomaly.measure, vec![anomaly])),
+        if !measures.contains(&&*anomaly.measure) {
+            measures.push(&anomaly.measure);
         }
     }
     let mut changes = Vec::new();
-    for (_, mut group) in by_measure {
+    for measure in measures {
+        let group = anomalies.iter().filter(|it| it.measure == measure);
+        let mut group: Vec<&Anomaly> = group.collect();
         group.sort_by(|a, b| factor(a).total_cmp(&factor(b)));
         if let Some(subject) = common_subject(group.len(), backends) {
             let middle = group[group.len() / 2];
@@ -161,8 +185,8 @@ fn all_changes(anomalies: &[Anomaly], backends: usize) -> Vec<Change> {
         } else {
             changes.extend(
                 group
-                    .into_iter()
-                    .map(|anomaly| change(anomaly, anomaly.backend.clone(), &anomaly.backend)),
+                    .iter()
+                    .map(|it| change(it, it.backend.clone(), &it.backend)),
             );
         }
     }
@@ -207,9 +231,9 @@ fn factor(anomaly: &Anomaly) -> f64 {
 fn weight(change: &Change) -> f64 {
     let distance = change.factor.max(1.0 / MAX_FACTOR).ln().abs();
     let of_kind = match words(&change.measure).kind {
-        Kind::Cause => 2.0,
-        Kind::Tokens | Kind::FirstTokens | Kind::Requests => 1.0,
-        Kind::Load => 0.5,
+        ChangeKind::Cause => 2.0,
+        ChangeKind::Tokens | ChangeKind::FirstTokens | ChangeKind::Requests => 1.0,
+        ChangeKind::Load => 0.5,
     };
     let of_scope = if change.backend.is_empty() { 4.0 } else { 1.0 };
     // A mean is known better than a quantile.
@@ -231,67 +255,13 @@ fn amount(value: f64, unit: &str) -> String {
 }
 
 /// The words for the measure with this name.
-fn words(measure: &str) -> Words {
-    let known = WindowMeasure::ALL
-        .into_iter()
-        .find(|known| known.as_str() == measure);
-    let Some(known) = known else {
-        return Words::of(Kind::Load, "a measure");
-    };
-    if let Some(text) = cause(known) {
-        return Words::of(Kind::Cause, text);
-    }
-    match known {
-        WindowMeasure::EngineInterToken => Words::of(Kind::Tokens, "time between tokens"),
-        WindowMeasure::GapP99 => Words::of(Kind::Tokens, "p99 of the time between tokens"),
-        WindowMeasure::GenerationRate => Words::of(Kind::Tokens, "generated tokens"),
-        WindowMeasure::Ttft | WindowMeasure::EngineTtft => {
-            Words::of(Kind::FirstTokens, "time to first token")
-        }
-        WindowMeasure::SlowShare => Words::of(Kind::FirstTokens, "late first tokens"),
-        WindowMeasure::QueueTime => Words::of(Kind::FirstTokens, "time in the engine's queue"),
-        WindowMeasure::PrefillTime => Words::of(Kind::FirstTokens, "time of the prefill"),
-        WindowMeasure::RequestSeconds => Words::of(Kind::Requests, "duration of requests"),
-        WindowMeasure::SecondsPerToken => Words::of(Kind::Requests, "time per output token"),
-        WindowMeasure::Waiting => Words::of(Kind::Load, "waiting requests"),
-        WindowMeasure::Running => Words::of(Kind::Load, "running requests"),
-        WindowMeasure::InFlight => Words::of(Kind::Load, "requests in flight"),
-        WindowMeasure::KvUsage | WindowMeasure::KvUsageP90 => {
-            Words::of(Kind::Load, "usage of the KV cache")
-        }
-        other => Words::of(Kind::Load, other.as_str()),
-    }
-}
-
-/// The words for a measure of what clients send, or of how engines work. `None`: another measure.
-fn cause(measure: WindowMeasure) -> Option<&'static str> {
-    Some(match measure {
-        WindowMeasure::PromptTokens => "prompt length",
-        WindowMeasure::AnswerTokens => "length of answers",
-        WindowMeasure::DraftAcceptance => "acceptance of draft tokens",
-        WindowMeasure::PrefixHitRatio => "prefix hit ratio",
-        WindowMeasure::PreemptionRate => "preemptions",
-        WindowMeasure::PreemptionsPerRequest => "preemptions per request",
-        WindowMeasure::CancelRatio => "clients that disconnect",
-        WindowMeasure::EmptyShare => "empty responses",
-        WindowMeasure::RepetitiveShare => "answers that repeat themselves",
-        WindowMeasure::NonAsciiShare => "text outside ASCII in answers",
-        WindowMeasure::DamagedShare => "answers with damaged characters",
-        WindowMeasure::ToolCallShare => "tool calls among the answers to requests with tools",
-        WindowMeasure::MissingJsonShare => "answers that are not the requested JSON",
-        WindowMeasure::ReasoningAloneShare => "responses with reasoning alone",
-        WindowMeasure::WrongUsageShare => "responses with wrong token counts",
-        WindowMeasure::CutShare => "responses that end at a limit",
-        WindowMeasure::StallsPerStream => "stalls per stream",
-        WindowMeasure::FrontEnd => "time before the engine",
-        _ => return None,
+fn words(measure: &str) -> ChangeWords {
+    let mut measures = WindowMeasure::ALL.into_iter();
+    let known = measures.find(|known| known.as_str() == measure);
+    known.and_then(WindowMeasure::words).unwrap_or(ChangeWords {
+        kind: ChangeKind::Load,
+        text: known.map_or("a measure", WindowMeasure::as_str),
     })
-}
-
-impl Words {
-    fn of(kind: Kind, text: &'static str) -> Self {
-        Self { kind, text }
-    }
 }
 
 /// Whether a significant share of the clients is harmed, and no verdict is more than a note.

@@ -2,21 +2,21 @@
 //! reports the verdicts after debouncing.
 
 use super::alert_texts::AlertTexts;
-use super::anomaly;
 use super::arbitration::arbitrate;
-use super::changes::{ChangeTimes, early_changes, has_unexplained_harm, slower_share};
+use super::changes::{ChangeTimes, anomalies, early_changes, has_unexplained_harm, slower_share};
 use super::debounce::VerdictDebounce;
 use super::evaluation::{Evaluation, RuleMatch, RuleResult};
 use super::facts::FactHistory;
-use super::fleet::{FleetDiagnoser, FleetObservation, RecentReload, name_differences};
+use super::fleet::{FleetDiagnoser, FleetObservation, RecentReload, name_differences, name_reload};
 use super::harm::is_critical_harm;
-use super::history::{BackendHistory, DiagnosisSample, FAST, StepSignal};
-use super::rules::{DiagnosisRule, LoadDependence, RULES, RequestEvidence, name_other_gateways};
+use super::history::{BackendHistory, DiagnosisSample, FAST, Ratio, StepSignal};
+use super::rule::{DiagnosisRule, LoadDependence};
+use super::rules::{RULES, name_other_gateways};
 use super::verdict::{
-    Anomaly, Confidence, DiagnosedBackend, Diagnosis, HARMFUL_SLOWER_SHARE, UndeterminedRule,
+    Confidence, DiagnosedBackend, Diagnosis, Effect, HARMFUL_SLOWER_SHARE, UndeterminedRule,
     Verdict, VerdictSeverity,
 };
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
@@ -57,12 +57,11 @@ struct RuleState {
 /// The requests at a backend since a rule last matched there.
 #[derive(Debug, Clone, Copy, Default)]
 struct RequestsSinceMatch {
-    /// `sum` ÷ `count` of the [`RequestEvidence`] of the rule, in the last minute before the match. `None`:
-    /// unknown.
+    /// The ratio of [`LoadDependence::Requests`] of the rule, in the last minute before the match. `None`: unknown.
     matched: Option<f64>,
-    /// The two signals of the [`RequestEvidence`], summed since the match.
-    sum: f64,
-    count: f64,
+    /// The two signals of this ratio, summed since the match.
+    part: f64,
+    total: f64,
 }
 
 /// The results of all rules at one backend.
@@ -72,15 +71,12 @@ type RuleResults = [RuleResult; RULES.len()];
 const MIN_EVALUATED_STEPS: usize = 6;
 const MISSING_SAMPLES: &str = "30 seconds of samples";
 const MISSING_ANSWER: &str = "a response: the backend is down";
-/// A condition has ended if `sum` ÷ `count` of its [`RequestEvidence`] since the last match is at most this
-/// share of the value at that match, and `count` is at least `min_count`.
+/// A condition has ended if its ratio of requests since the last match is at most this share of the value at that
+/// match, and the total is at least the minimum.
 const RECOVERED_PART: f64 = 0.5;
-/// A condition that an evaluation does not find counts as ended if the `count` of its [`RequestEvidence`]
-/// since the last match is at least this many times `min_count`, whatever `sum` ÷ `count` is.
+/// A condition that an evaluation does not find counts as ended if the total of its ratio of requests
+/// since the last match is at least this many times the minimum, whatever the ratio is.
 const ENOUGH_REQUESTS: f64 = 20.0;
-/// The text that is added to the cause of a verdict that is kept because too few requests show whether its
-/// condition has ended.
-const AVOIDED_NOTE: &str = "routing avoids it, so too few requests show whether this has ended";
 /// Time after which a change of the traffic that a verdict reports becomes usual, minute by minute.
 const USUAL_AFTER: Duration = Duration::from_mins(15);
 /// Maximum number of changed facts among the changes. They come first, because they can be causes.
@@ -97,9 +93,7 @@ impl Diagnoser {
         now: Instant,
     ) -> Diagnosis {
         let mut diagnosis = self.diagnose_backends(samples, &FleetObservation::default(), now);
-        diagnosis
-            .verdicts
-            .sort_by_key(|verdict| std::cmp::Reverse(verdict.severity));
+        diagnosis.sort();
         diagnosis
     }
 
@@ -107,31 +101,31 @@ impl Diagnoser {
     /// sample are forgotten.
     pub fn diagnose_gateway(
         &mut self,
-        samples: Vec<(BackendId, DiagnosisSample)>,
+        mut samples: Vec<(BackendId, DiagnosisSample)>,
         fleet: &FleetObservation,
         now: Instant,
     ) -> Diagnosis {
         let verdicts = self.fleet.diagnose(fleet, now);
-        let mut samples = samples;
-        let gateways = samples
-            .iter_mut()
-            .filter_map(|(_, sample)| sample.gateway.as_mut());
         let is_disturbed = self.fleet.is_disturbed(now);
-        gateways.for_each(|gateway| gateway.is_disturbed = is_disturbed);
+        for (_, sample) in &mut samples {
+            if let Some(gateway) = &mut sample.gateway {
+                gateway.is_disturbed = is_disturbed;
+            }
+        }
         let mut diagnosis = self.diagnose_backends(samples, fleet, now);
         diagnosis.verdicts.splice(0..0, verdicts);
         name_differences(&mut diagnosis.verdicts, &fleet.backends);
         if fleet.gateway.connected_gateways == 0 {
-            let all = (0..self.backends.len()).map(|index| self.evaluation(index));
-            let up: Vec<Evaluation<'_>> = all.filter(|it| it.history.is_up()).collect();
-            name_other_gateways(&mut diagnosis.verdicts, &up);
+            let histories = self.backends.iter().map(|backend| &backend.history);
+            name_other_gateways(&mut diagnosis.verdicts, histories.filter(|it| it.is_up()));
         }
         let client = fleet.main_client.as_deref();
         arbitrate(&mut diagnosis.verdicts, &fleet.backends, client);
+        for verdict in diagnosis.verdicts.iter_mut().filter(|it| it.is_common) {
+            name_reload(verdict, fleet);
+        }
         // The sort is stable, so verdicts about the fleet come first at the same severity.
-        diagnosis
-            .verdicts
-            .sort_by_key(|verdict| std::cmp::Reverse(verdict.severity));
+        diagnosis.sort();
         let facts = self.facts.observe(&fleet.backends, now);
         let facts = facts.into_iter().take(MAX_CHANGED_FACTS);
         diagnosis.changes.splice(0..0, facts);
@@ -161,47 +155,48 @@ impl Diagnoser {
             backend.history.push(sample, is_healthy);
         }
         self.expire_evidence(fleet);
-        let results: Vec<RuleResults> = (0..self.backends.len())
-            .map(|index| self.evaluate_rules(index, fleet))
-            .collect();
+        let evaluations = evaluations(&self.backends);
+        let known = self.backends.iter().zip(&evaluations);
+        let results = known.map(|(it, of)| it.evaluate_rules(of, fleet));
+        let results: Vec<RuleResults> = results.collect();
+        let mut diagnosis = self.find_changes(now);
         let totals: [u64; RULES.len()] = std::array::from_fn(|rule| {
-            let total = RULES[rule].harm().total;
+            let total = RULES[rule].harm.total;
             self.backends.iter().map(|backend| backend.sum(total)).sum()
         });
-        let mut diagnosis = Diagnosis::default();
         for (backend, results) in self.backends.iter_mut().zip(results) {
             let is_excluded = fleet.exclusion(&backend.id).is_some();
             backend.update(results, is_excluded, &totals, now, &mut diagnosis);
         }
-        for index in 0..self.backends.len() {
-            self.add_anomalies(index, &mut diagnosis);
-        }
-        self.add_changes(&mut diagnosis, now);
         diagnosis
     }
 
-    /// Adds the share of backends that are slower than usual, and the strongest changes.
-    fn add_changes(&mut self, diagnosis: &mut Diagnosis, now: Instant) {
-        let mut up: Vec<usize> = (0..self.backends.len()).collect();
-        up.retain(|index| self.evaluation(*index).history.is_up());
-        let evaluations: Vec<Evaluation<'_>> =
-            up.iter().map(|index| self.evaluation(*index)).collect();
-        diagnosis.slower_share = slower_share(&evaluations);
-        let early = self.early_changes();
-        let mut changed = [diagnosis.anomalies.clone(), early].concat();
-        let is_up = |name: &str| {
-            let mut ids = up.iter().map(|index| self.backends[*index].id.as_str());
-            ids.any(|id| id == name)
-        };
-        // A mean of clocks that differ can be below zero, which is no time.
-        changed.retain(|change| is_up(&change.backend) && change.value >= 0.0);
-        let is_harmful = diagnosis.slower_share >= HARMFUL_SLOWER_SHARE;
-        self.slower_since = if is_harmful {
-            self.slower_since.or(Some(now))
+    /// Finds anomalies, the share of requests that are slower than usual, and the strongest changes.
+    fn find_changes(&mut self, now: Instant) -> Diagnosis {
+        let evaluations = evaluations(&self.backends);
+        let known = self.backends.iter().zip(&evaluations);
+        let up = known.filter(|(backend, _)| backend.history.is_up());
+        let up: Vec<(&str, &Evaluation<'_>)> = up.map(|(it, of)| (it.id.as_str(), of)).collect();
+        let mut diagnosis = Diagnosis::default();
+        let with_evidence = up.iter().filter(|(_, it)| {
+            it.minute.len() >= MIN_EVALUATED_STEPS && !it.history.has_no_load_for(LOAD_EXPIRY)
+        });
+        diagnosis.anomalies = with_evidence
+            .flat_map(|(id, it)| anomalies(id, it))
+            .collect();
+        diagnosis.slower_share = slower_share(up.iter().map(|(_, it)| *it));
+        if diagnosis.slower_share < HARMFUL_SLOWER_SHARE {
+            self.slower_since = None;
         } else {
-            None
-        };
+            self.slower_since.get_or_insert(now);
+        }
+        let mut changed = diagnosis.anomalies.clone();
+        // The histories of these backends are too short for anomalies.
+        changed.extend(up.iter().flat_map(|(id, it)| early_changes(id, it)));
+        // A mean of clocks that differ can be below zero, which is no time.
+        changed.retain(|change| change.value >= 0.0);
         diagnosis.changes = self.changes.strongest(&changed, up.len(), now);
+        diagnosis
     }
 
     /// Ends the verdicts about load at the backends that had no load for [`LOAD_EXPIRY`]. The earlier steps
@@ -209,38 +204,32 @@ impl Diagnoser {
     /// get requests for a model of the backend: then routing avoids the backend, so the lack of requests does
     /// not show that the condition has ended.
     fn expire_evidence(&mut self, fleet: &FleetObservation) {
-        let is_expired: Vec<bool> = self
+        let has_load = |it: &&BackendDiagnosis| !it.history.has_no_load_for(LOAD_EXPIRY);
+        let busy: HashSet<&BackendId> = self
             .backends
             .iter()
-            .map(|backend| backend.history.has_no_load_for(LOAD_EXPIRY))
+            .filter(has_load)
+            .map(|it| &it.id)
             .collect();
-        let is_fleet_idle = is_expired.iter().all(|is_expired| *is_expired);
-        let models: HashMap<&BackendId, &[Arc<str>]> = fleet
-            .backends
-            .iter()
-            .map(|backend| (&backend.id, &*backend.models))
-            .collect();
-        let with_load = self
-            .backends
-            .iter()
-            .zip(&is_expired)
-            .filter(|(_, is_expired)| !**is_expired);
-        let requested: HashSet<&Arc<str>> = with_load
-            .filter_map(|(backend, _)| models.get(&backend.id))
-            .flat_map(|models| models.iter())
-            .collect();
-        for (backend, is_expired) in self.backends.iter_mut().zip(is_expired) {
-            let models = models.get(&backend.id).copied().unwrap_or_default();
-            let is_unasked =
-                !models.is_empty() && models.iter().all(|model| !requested.contains(model));
+        let is_fleet_idle = busy.is_empty();
+        let with_load = fleet.backends.iter().filter(|it| busy.contains(&it.id));
+        let requested: HashSet<&Arc<str>> = with_load.flat_map(|it| &it.models).collect();
+        for backend in &mut self.backends {
+            let is_expired = backend.history.has_no_load_for(LOAD_EXPIRY);
+            let models = fleet.backend(backend.id.as_str()).map(|it| &it.models);
+            let is_unasked = models.is_some_and(|models| {
+                !models.is_empty() && models.iter().all(|model| !requested.contains(model))
+            });
             // A canary request shows this condition without requests of clients.
             let has_silent_canary = backend.history.has_silent_canary();
             for (rule, state) in RULES.iter().zip(&mut backend.rules) {
-                state.has_expired = match rule.load_dependence() {
+                state.has_expired = match rule.load {
                     LoadDependence::None => false,
-                    LoadDependence::Requests if has_silent_canary && rule.name == "stalls" => false,
+                    LoadDependence::Requests(_) if has_silent_canary && rule.name == "stalls" => {
+                        false
+                    }
                     LoadDependence::Backend => is_expired,
-                    LoadDependence::Requests => is_fleet_idle || is_unasked,
+                    LoadDependence::Requests(_) => is_fleet_idle || is_unasked,
                 };
                 if state.has_expired {
                     state.debounce = VerdictDebounce::default();
@@ -261,60 +250,18 @@ impl Diagnoser {
             });
         &mut self.backends[index]
     }
+}
 
-    fn evaluation(&self, index: usize) -> Evaluation<'_> {
-        let others = self
-            .backends
-            .iter()
-            .enumerate()
-            .filter(|(other, _)| *other != index);
-        let others = others
-            .map(|(_, other)| &other.history)
-            .filter(|other| other.is_up());
-        Evaluation {
-            history: &self.backends[index].history,
-            others: others.collect(),
-        }
+/// What the rules for each of these backends are evaluated from.
+fn evaluations(backends: &[BackendDiagnosis]) -> Vec<Evaluation<'_>> {
+    let mut evaluations = Vec::new();
+    for backend in backends {
+        let others = backends.iter().filter(|other| other.id != backend.id);
+        let others = others.map(|other| &other.history);
+        let others = others.filter(|other| other.is_up());
+        evaluations.push(Evaluation::new(&backend.history, others.collect()));
     }
-
-    /// Evaluates all rules for one backend, if it is up and has enough samples.
-    fn evaluate_rules(&self, index: usize, fleet: &FleetObservation) -> RuleResults {
-        let evaluation = self.evaluation(index);
-        let backend = &self.backends[index];
-        if !evaluation.history.is_up() {
-            let missing = fleet.exclusion(&backend.id).unwrap_or(MISSING_ANSWER);
-            return std::array::from_fn(|_| Err(vec![missing]));
-        }
-        if evaluation.short_window().len() < MIN_EVALUATED_STEPS {
-            return std::array::from_fn(|_| Err(vec![MISSING_SAMPLES]));
-        }
-        std::array::from_fn(|rule| RULES[rule].judge(&evaluation, backend.rules[rule].has_expired))
-    }
-
-    /// The changes of the backends whose histories are too short for anomalies.
-    fn early_changes(&self) -> Vec<Anomaly> {
-        let backends = 0..self.backends.len();
-        backends
-            .flat_map(|index| {
-                early_changes(self.backends[index].id.as_str(), &self.evaluation(index))
-            })
-            .collect()
-    }
-
-    /// Adds the anomalies of a backend.
-    fn add_anomalies(&self, index: usize, diagnosis: &mut Diagnosis) {
-        let id = self.backends[index].id.as_str();
-        let evaluation = self.evaluation(index);
-        let has_evidence = evaluation.history.is_up()
-            && evaluation.short_window().len() >= MIN_EVALUATED_STEPS
-            && !evaluation.history.has_no_load_for(LOAD_EXPIRY);
-        if !has_evidence {
-            return;
-        }
-        diagnosis
-            .anomalies
-            .extend(anomaly::anomalies(id, &evaluation));
-    }
+    evaluations
 }
 
 impl BackendDiagnosis {
@@ -327,22 +274,32 @@ impl BackendDiagnosis {
         }
     }
 
+    /// Evaluates all rules for the backend, if it is up and has enough samples.
+    fn evaluate_rules(&self, evaluation: &Evaluation<'_>, fleet: &FleetObservation) -> RuleResults {
+        let mut missing = None;
+        if !self.history.is_up() {
+            missing = Some(fleet.exclusion(&self.id).unwrap_or(MISSING_ANSWER));
+        } else if evaluation.minute.len() < MIN_EVALUATED_STEPS {
+            missing = Some(MISSING_SAMPLES);
+        }
+        std::array::from_fn(|rule| match missing {
+            Some(missing) => Err(vec![missing]),
+            None => RULES[rule].judge(evaluation, self.rules[rule].has_expired),
+        })
+    }
+
     /// The sum of a signal in the last minute.
     fn sum(&self, signal: StepSignal) -> u64 {
-        self.history.window(FAST).sum(signal).unwrap_or(0.0) as u64
+        self.history.window(FAST).total(signal) as u64
     }
 
     /// Whether no verdict holds, except for one that lasts for so long that it shows what is usual now.
     fn is_healthy(&self, now: Instant) -> bool {
-        self.rules
-            .iter()
-            .zip(&RULES)
-            .all(|(state, rule)| match state.debounce.since() {
-                Some(since) => {
-                    rule.becomes_usual() && now.saturating_duration_since(since) >= USUAL_AFTER
-                }
-                None => true,
-            })
+        self.rules.iter().zip(&RULES).all(|(state, rule)| {
+            let since = state.debounce.since();
+            let age = since.map(|since| now.saturating_duration_since(since));
+            age.is_none_or(|age| rule.becomes_usual && age >= USUAL_AFTER)
+        })
     }
 
     /// Updates the verdicts of the backend with the results of an evaluation. Adds the verdicts, the
@@ -360,11 +317,11 @@ impl BackendDiagnosis {
         let mut is_determined = is_excluded;
         for (index, result) in results.into_iter().enumerate() {
             let rule = &RULES[index];
-            let is_explained = self.is_explained(rule);
+            let is_explained = self.is_explained(index);
             let state = &mut self.rules[index];
             // The rule for unreadable metrics does not count, because it does not diagnose the
             // engine.
-            is_determined |= result.is_ok() && !rule.is_metrics_unreadable();
+            is_determined |= result.is_ok() && !rule.needs.is_empty();
             let mut is_held = false;
             let mut missing = None;
             match result {
@@ -384,14 +341,15 @@ impl BackendDiagnosis {
                     missing = Some(reasons);
                 }
             }
-            let harmed = self.sum(rule.harm().harmed);
-            let is_critical = is_critical_harm(harmed, totals[index]);
+            let is_critical = is_critical_harm(self.sum(rule.harm.part), totals[index]);
             let verdict = self.rules[index].active_verdict(rule, is_critical, now);
             if let Some(mut verdict) = verdict {
                 verdict.backend = self.id.to_string();
                 if is_held {
                     verdict.is_held = true;
-                    verdict.add_to_cause(AVOIDED_NOTE);
+                    verdict.add_to_cause(
+                        "routing avoids it, so too few requests show whether this has ended",
+                    );
                 }
                 diagnosis.verdicts.push(verdict);
             } else if let Some(missing) = missing {
@@ -408,13 +366,14 @@ impl BackendDiagnosis {
         });
     }
 
-    /// Whether the condition of a rule that explains `rule` holds or was found recently. The
-    /// explaining rules come earlier in the table, so their debounces are already up to date.
-    fn is_explained(&self, rule: &DiagnosisRule) -> bool {
-        let explains = |(other, state): (&DiagnosisRule, &RuleState)| {
-            rule.explained_by.contains(&other.name) && state.debounce.is_active_or_pending()
-        };
-        RULES.iter().zip(&self.rules).any(explains)
+    /// Whether the condition of an earlier rule, which can cause that of the rule `index`, holds or was found
+    /// recently. The debounces of earlier rules are already up to date.
+    fn is_explained(&self, index: usize) -> bool {
+        let effect = Effect::of(RULES[index].name);
+        let mut earlier = RULES.iter().zip(&self.rules).take(index);
+        earlier.any(|(cause, state)| {
+            state.debounce.is_active_or_pending() && Effect::caused_by(cause.name).contains(&effect)
+        })
     }
 }
 
@@ -427,48 +386,43 @@ impl RuleState {
         history: &BackendHistory,
         is_found: bool,
     ) -> bool {
-        let Some(evidence) = rule.request_evidence() else {
+        let LoadDependence::Requests(Ratio {
+            part,
+            total,
+            min_total,
+        }) = rule.load
+        else {
             return false;
         };
-        let RequestEvidence {
-            sum,
-            count,
-            min_count,
-        } = evidence;
         let window = history.window(FAST);
         let requests = &mut self.since_match;
         if is_found {
-            let matched = window.ratio(sum, count, 1.0);
             *requests = RequestsSinceMatch {
-                matched,
+                matched: window.ratio(part, total, 1.0),
                 ..RequestsSinceMatch::default()
             };
             return false;
         }
-        requests.sum += window.latest(sum).unwrap_or(0.0);
-        requests.count += window.latest(count).unwrap_or(0.0);
+        requests.part += window.latest(part).unwrap_or(0.0);
+        requests.total += window.latest(total).unwrap_or(0.0);
         let has_recovered = requests
             .matched
-            .is_none_or(|matched| requests.sum <= RECOVERED_PART * matched * requests.count);
-        let is_enough = requests.count >= min_count && has_recovered
-            || requests.count >= ENOUGH_REQUESTS * min_count;
+            .is_none_or(|matched| requests.part <= RECOVERED_PART * matched * requests.total);
+        let is_enough = requests.total >= min_total && has_recovered
+            || requests.total >= ENOUGH_REQUESTS * min_total;
         !is_enough
     }
 
     /// Returns the match. If it and the previous match recommend about the same value, it gets the remedy of
     /// the previous match, so that the number in the remedy does not change at each evaluation.
-    fn hold_remedy(&self, rule_match: RuleMatch) -> RuleMatch {
+    fn hold_remedy(&self, mut rule_match: RuleMatch) -> RuleMatch {
         if let Some(before) = &self.last_match
             && let Some(held) = before.recommended
             && let Some(now) = rule_match.recommended
             && held.abs_diff(now) * 4 <= held
         {
-            let remedy = before.remedy.clone();
-            return RuleMatch {
-                remedy,
-                recommended: before.recommended,
-                ..rule_match
-            };
+            rule_match.remedy.clone_from(&before.remedy);
+            rule_match.recommended = before.recommended;
         }
         rule_match
     }
@@ -491,16 +445,15 @@ impl RuleState {
             Some(specific) => format!("{specific} {}", rule.remedy),
             None => rule.remedy.to_owned(),
         };
-        let is_critical = is_critical && rule.is_about_requests();
-        let severity = if is_critical {
+        let is_about_requests = !matches!(rule.load, LoadDependence::None);
+        let severity = if is_critical && is_about_requests {
             VerdictSeverity::Critical
         } else {
-            rule_match.severity.unwrap_or(rule.severity)
+            rule_match.severity.unwrap_or(rule.lowest)
         };
-        let description = rule.description();
-        let cause = rule_match.cause.as_deref().map(str::to_owned);
-        let verdict = description.verdict(severity, cause);
+        let verdict = rule.verdict(severity);
         Some(Verdict {
+            cause: rule_match.cause.clone(),
             confidence: Confidence::from_signals(rule_match.signals),
             origin: rule_match.origin.unwrap_or(verdict.origin),
             age_seconds: now.saturating_duration_since(since).as_secs_f64(),

@@ -15,6 +15,12 @@ pub(super) struct Evaluation<'a> {
     pub(super) history: &'a BackendHistory,
     /// The histories of the other backends that are up.
     pub(super) others: Vec<&'a BackendHistory>,
+    /// The last minute. A rule matches if its condition holds in this window.
+    pub(super) minute: StepWindow<'a>,
+    /// The last 20 seconds. A rule does not match if its condition has ended in this window.
+    pub(super) recent: StepWindow<'a>,
+    /// The last five minutes, for values that need more requests.
+    pub(super) long: StepWindow<'a>,
 }
 
 /// The result of a rule: the match, or `None` if the condition does not hold. The error is the list of the
@@ -56,19 +62,14 @@ const SLOW_INTER_TOKEN_P99_SECONDS: f64 = 0.5;
 pub(super) const ANOMALY_Z_SCORE: f64 = 6.0;
 
 impl<'a> Evaluation<'a> {
-    /// The window of the last minute. A rule matches if its condition holds in this window.
-    pub(super) fn short_window(&self) -> StepWindow<'a> {
-        self.history.window(FAST)
-    }
-
-    /// The window of the last 20 seconds. A rule does not match if its condition has ended in this window.
-    pub(super) fn recent_window(&self) -> StepWindow<'a> {
-        self.history.window(RECENT)
-    }
-
-    /// The window of the last five minutes, for values that need more requests.
-    pub(super) fn long_window(&self) -> StepWindow<'a> {
-        self.history.window(LONG_WINDOW)
+    pub(super) fn new(history: &'a BackendHistory, others: Vec<&'a BackendHistory>) -> Self {
+        Self {
+            history,
+            others,
+            minute: history.window(FAST),
+            recent: history.window(RECENT),
+            long: history.window(LONG_WINDOW),
+        }
     }
 
     /// The baseline of a measure. `None`: unknown.
@@ -79,28 +80,23 @@ impl<'a> Evaluation<'a> {
     /// The value of a measure in the short window, with its usual value. `None`: the value is
     /// unknown.
     pub(super) fn evidence(&self, measure: WindowMeasure) -> Option<Evidence> {
-        let window = self.short_window();
-        Some(Evidence {
-            measure: measure.as_str().into(),
-            value: window.get(measure)?,
-            unit: measure.unit().into(),
-            usual: self.baseline(measure).map(|usual| usual.median),
-            window_seconds: window.seconds(),
-        })
+        let window = self.minute;
+        let usual = self.baseline(measure).map(|usual| usual.median);
+        let value = window.get(measure)?;
+        Some(Evidence::of(measure, value, usual, window.seconds()))
     }
 
-    /// The evidence of several measures. Measures with an unknown value are omitted.
-    pub(super) fn evidence_for_all(&self, measures: &[WindowMeasure]) -> Vec<Evidence> {
-        measures
-            .iter()
-            .filter_map(|measure| self.evidence(*measure))
-            .collect()
+    /// A match with this number of independent signals and the evidence of these measures. Measures with an unknown
+    /// value are omitted.
+    pub(super) fn found(&self, signals: usize, measures: &[WindowMeasure]) -> RuleMatch {
+        let evidence = measures.iter().filter_map(|it| self.evidence(*it));
+        RuleMatch::new(signals, evidence.collect())
     }
 
     /// Whether a measure in the short window is at least `factor` times its usual value, with a
     /// z-score of at least [`ANOMALY_Z_SCORE`]. False if the value or its baseline is unknown.
     pub(super) fn has_risen(&self, measure: WindowMeasure, factor: f64) -> bool {
-        let value = self.short_window().get(measure);
+        let value = self.minute.get(measure);
         let (Some(value), Some(baseline)) = (value, self.baseline(measure)) else {
             return false;
         };
@@ -112,26 +108,13 @@ impl<'a> Evaluation<'a> {
     /// engine, is at least [`SLOW_START`], or is at least 0.2 s and has risen to twice its usual
     /// value. Empty: first tokens are not late.
     pub(super) fn slow_start_evidence(&self) -> Vec<Evidence> {
-        let is_slow = |measure, limit: f64| {
-            self.short_window()
-                .get(measure)
-                .is_some_and(|value| value >= limit)
-                || (measure != WindowMeasure::SlowShare
-                    && self.has_risen(measure, 2.0)
-                    && self
-                        .short_window()
-                        .get(measure)
-                        .is_some_and(|value| value >= 0.2))
-        };
-        let limits = [
-            (WindowMeasure::SlowShare, SLOW_TTFT_RATIO),
-            (WindowMeasure::Ttft, SLOW_START),
-            (WindowMeasure::EngineTtft, SLOW_START),
-        ];
-        let slow = limits
+        let share = self.evidence(WindowMeasure::SlowShare);
+        let share = share.filter(|it| it.value >= SLOW_TTFT_RATIO);
+        let means = [WindowMeasure::Ttft, WindowMeasure::EngineTtft];
+        let means = means.map(|mean| self.slow(mean, SLOW_START, 2.0, 0.2));
+        share
             .into_iter()
-            .filter(|(measure, limit)| is_slow(*measure, *limit));
-        slow.filter_map(|(measure, _)| self.evidence(measure))
+            .chain(means.into_iter().flatten())
             .collect()
     }
 
@@ -139,25 +122,25 @@ impl<'a> Evaluation<'a> {
     /// 0.2 s or has risen to twice its usual value. They are also late if the p99 of these times is
     /// at least 0.5 s or has risen to three times its usual value. Empty: tokens are not late.
     pub(super) fn slow_inter_token_evidence(&self) -> Vec<Evidence> {
-        let limits = [
-            (
-                WindowMeasure::EngineInterToken,
-                SLOW_INTER_TOKEN_SECONDS,
-                2.0,
-            ),
-            (WindowMeasure::GapP99, SLOW_INTER_TOKEN_P99_SECONDS, 3.0),
-        ];
-        let is_slow = |measure, limit: f64, factor| {
-            self.short_window()
-                .get(measure)
-                .is_some_and(|value| value >= limit)
-                || self.has_risen(measure, factor)
-        };
-        let slow = limits
-            .into_iter()
-            .filter(|(measure, limit, factor)| is_slow(*measure, *limit, *factor));
-        slow.filter_map(|(measure, ..)| self.evidence(measure))
-            .collect()
+        let mean = WindowMeasure::EngineInterToken;
+        let mean = self.slow(mean, SLOW_INTER_TOKEN_SECONDS, 2.0, 0.0);
+        let p99 = WindowMeasure::GapP99;
+        let p99 = self.slow(p99, SLOW_INTER_TOKEN_P99_SECONDS, 3.0, 0.0);
+        mean.into_iter().chain(p99).collect()
+    }
+
+    /// The evidence that a time is at least `limit`, or at least `least` and `factor` times its usual value. `None`:
+    /// it is not, or it is unknown.
+    fn slow(
+        &self,
+        measure: WindowMeasure,
+        limit: f64,
+        factor: f64,
+        least: f64,
+    ) -> Option<Evidence> {
+        let found = self.evidence(measure)?;
+        let has_risen = found.value >= least && self.has_risen(measure, factor);
+        (found.value >= limit || has_risen).then_some(found)
     }
 
     /// The other backends that are up and serve the same models.
@@ -168,9 +151,12 @@ impl<'a> Evaluation<'a> {
             .filter(|other| other.has_models_of(self.history))
     }
 
-    /// Whether the engine of the backend has a queue, as [`has_queue`] defines it.
+    /// Whether the engine of the backend has a queue: in at least 80 % of the samples of [`QUEUE_WINDOW`], at
+    /// least two requests waited in the engine. False if fewer than half of these samples are known.
     pub(super) fn has_queue(&self) -> bool {
-        has_queue(self.history)
+        let window = self.history.window(QUEUE_WINDOW);
+        window.has_signal(StepSignal::Waiting)
+            && window.fraction_at_least(StepSignal::Waiting, 2.0) >= 0.8
     }
 }
 
@@ -183,14 +169,6 @@ pub(super) fn windows<'a>(
         .into_iter()
         .map(|history| history.window(span))
         .collect()
-}
-
-/// Whether the engine of a backend has a queue: in at least 80 % of the samples of [`QUEUE_WINDOW`], at
-/// least two requests waited in the engine. False if fewer than half of these samples are known.
-pub(super) fn has_queue(history: &BackendHistory) -> bool {
-    let window = history.window(QUEUE_WINDOW);
-    window.has_signal(StepSignal::Waiting)
-        && window.fraction_at_least(StepSignal::Waiting, 2.0) >= 0.8
 }
 
 impl RuleMatch {
@@ -218,7 +196,30 @@ impl RuleMatch {
     }
 
     /// Sets the remedy for this match.
-    pub(super) fn remedy(self, remedy: Option<String>) -> Self {
+    pub(super) fn remedy(self, remedy: impl Into<String>) -> Self {
+        let remedy = Some(remedy.into());
         Self { remedy, ..self }
+    }
+
+    /// Makes the match a warning, whatever the severity of its rule is.
+    pub(super) fn warning(self) -> Self {
+        let severity = Some(VerdictSeverity::Warning);
+        Self { severity, ..self }
+    }
+
+    /// Adds evidence.
+    pub(super) fn with(mut self, evidence: impl IntoIterator<Item = Evidence>) -> Self {
+        self.evidence.extend(evidence);
+        self
+    }
+}
+
+impl Evidence {
+    /// The value of a measure in a window, with its usual value.
+    pub(super) fn of(measure: WindowMeasure, value: f64, usual: Option<f64>, seconds: f64) -> Self {
+        Self {
+            usual,
+            ..Self::new(measure.as_str(), value, measure.unit(), seconds)
+        }
     }
 }

@@ -45,11 +45,10 @@ impl FactHistory {
         for backend in backends {
             let known = self.known.entry(backend.id.clone()).or_default();
             for (name, value) in &backend.facts {
-                let before = known.insert(name, value.clone());
-                let Some(before) = before.filter(|before| before != value) else {
-                    continue;
-                };
-                if self.changes.len() < MAX_KEPT {
+                if let Some(before) = known.insert(name, value.clone())
+                    && before != *value
+                    && self.changes.len() < MAX_KEPT
+                {
                     self.changes.push(FactChange {
                         backend: backend.id.clone(),
                         name,
@@ -70,32 +69,29 @@ impl FactHistory {
             let names: BTreeSet<&str> = same.map(|other| other.backend.as_str()).collect();
             let mut common = common_subject(names.len(), backends);
             if (2..=MAX_NAMED).contains(&names.len()) && names.len() < backends {
-                let names: Vec<&str> = names.into_iter().collect();
-                common = Some(names.join(" and "));
+                common = Some(Vec::from_iter(names).join(" and "));
             }
-            let subject = common.as_deref().unwrap_or(change.backend.as_str());
+            let backend = match common {
+                Some(_) => String::new(),
+                None => change.backend.to_string(),
+            };
+            let subject = common.as_deref().unwrap_or(&backend);
             let FactChange {
                 name,
                 before,
                 value,
-                at,
                 ..
             } = change;
             let words = format!("{subject}: {name} {value}, before {before}");
-            if shown.iter().any(|known| known.words == words) {
-                continue;
+            if shown.iter().all(|known| known.words != words) {
+                shown.push(Change {
+                    words,
+                    backend,
+                    measure: (*name).into(),
+                    factor: 1.0,
+                    age_seconds: now.saturating_duration_since(change.at).as_secs_f64(),
+                });
             }
-            shown.push(Change {
-                words,
-                backend: if common.is_some() {
-                    String::new()
-                } else {
-                    change.backend.to_string()
-                },
-                measure: (*name).into(),
-                factor: 1.0,
-                age_seconds: now.saturating_duration_since(*at).as_secs_f64(),
-            });
         }
         shown
     }

@@ -1,7 +1,8 @@
 //! Requests that end the engines that run them: nearly all requests of one client or of one kind end with their
 //! backend, and other requests do not.
 
-use std::collections::{HashMap, VecDeque};
+use super::recent::Recent;
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,7 +47,7 @@ pub struct RequestEnds {
 
 /// The ends of requests in the last minutes.
 #[derive(Debug, Default)]
-pub(crate) struct FatalRequests(VecDeque<(Instant, RequestEnds)>);
+pub(crate) struct FatalRequests(Recent<RequestEnds>);
 
 /// Length of the window whose requests are counted.
 const WINDOW: Duration = Duration::from_mins(3);
@@ -81,11 +82,23 @@ impl RequestEnds {
         });
         self.all.add(record, is_broken);
         for property in properties(record) {
-            if self.groups.len() < MAX_GROUPS || self.groups.contains_key(&property) {
-                self.groups
-                    .entry(property)
-                    .or_default()
-                    .add(record, is_broken);
+            if let Some(group) = self.group(property) {
+                group.add(record, is_broken);
+            }
+        }
+    }
+
+    /// The requests with this property. `None`: there are too many properties.
+    fn group(&mut self, property: Property) -> Option<&mut Ends> {
+        let has_room = self.groups.len() < MAX_GROUPS || self.groups.contains_key(&property);
+        has_room.then(|| self.groups.entry(property).or_default())
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.all.merge(&other.all);
+        for (property, ends) in &other.groups {
+            if let Some(group) = self.group(property.clone()) {
+                group.merge(ends);
             }
         }
     }
@@ -114,44 +127,32 @@ impl Ends {
 impl FatalRequests {
     /// Takes the requests that ended since the last call. Returns the requests that end engines, in words.
     pub(crate) fn observe(&mut self, ends: &RequestEnds, now: Instant) -> Option<String> {
-        let is_old = |at: Instant| now.saturating_duration_since(at) >= WINDOW;
-        while self.0.pop_front_if(|(at, _)| is_old(*at)).is_some() {}
+        self.0.forget(WINDOW, now);
         if ends.all.requests > 0 {
-            self.0.push_back((now, ends.clone()));
+            self.0.add(ends.clone(), now);
         }
         let mut sums = RequestEnds::default();
-        for (_, ends) in &self.0 {
-            sums.all.merge(&ends.all);
-            for (property, group) in &ends.groups {
-                if sums.groups.len() < MAX_GROUPS || sums.groups.contains_key(property) {
-                    sums.groups
-                        .entry(property.clone())
-                        .or_default()
-                        .merge(group);
-                }
-            }
-        }
+        self.0.iter().for_each(|ends| sums.merge(ends));
         let is_fatal = |group: &Ends| {
             let others = Ends {
                 requests: sums.all.requests - group.requests,
                 broken: sums.all.broken - group.broken,
                 example: None,
             };
+            let share = others.share();
+            let chance = share.max(MIN_SHARE_OF_OTHERS).powf(group.broken as f64);
             group.broken >= MIN_BROKEN
                 && group.share() >= MIN_SHARE
                 && others.requests > 0
-                && others.share() <= MAX_SHARE_OF_OTHERS
-                && others
-                    .share()
-                    .max(MIN_SHARE_OF_OTHERS)
-                    .powf(group.broken as f64)
-                    <= MAX_PROBABILITY
+                && share <= MAX_SHARE_OF_OTHERS
+                && chance <= MAX_PROBABILITY
         };
         let fatal = sums.groups.iter().filter(|(_, group)| is_fatal(group));
         let (property, group) = fatal.max_by_key(|(_, group)| group.broken)?;
         let words = property.words(group);
         Some(format!(
-            "{} of {} requests {words} ended with the end of their backend: such a request ends the engine that runs it",
+            "{} of {} requests {words} ended with the end of their backend: such a request ends \
+             the engine that runs it",
             group.broken, group.requests
         ))
     }
@@ -188,23 +189,19 @@ fn properties(record: &RequestRecord) -> Vec<Property> {
         },
         None => Property::Address(record.client),
     };
-    let kinds = [
-        (options.has_media, Property::Media),
-        (
-            options.parameters.output == Some("json"),
-            Property::StructuredOutput,
-        ),
-        (options.has_tools, Property::Tools),
-    ];
-    let kinds = kinds.into_iter().filter(|(has, _)| *has);
-    let mut found: Vec<Property> = kinds.map(|(_, property)| property).collect();
-    found.push(client);
+    let length = prompt.and_then(|prompt| prompt.bytes.checked_ilog2());
+    let mut found = vec![client];
+    if options.has_media {
+        found.push(Property::Media);
+    }
+    if options.parameters.output == Some("json") {
+        found.push(Property::StructuredOutput);
+    }
+    if options.has_tools {
+        found.push(Property::Tools);
+    }
     found.extend(beginning.map(|hash| Property::Beginning(*hash)));
-    found.extend(
-        prompt
-            .and_then(|prompt| prompt.bytes.checked_ilog2())
-            .map(Property::Length),
-    );
+    found.extend(length.map(Property::Length));
     if let ModelLabel::Known(name) = &record.model {
         found.push(Property::Model(name.clone()));
     }

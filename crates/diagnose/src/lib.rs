@@ -7,7 +7,7 @@
 //! step              the difference of two samples                    ┘   minutes in full, the last
 //!                                                                        hour by the minute
 //! measure  a table of values of a window ─► rules: a table of conditions ─► debounce ─► verdict
-//! anomaly  the same values, compared with the last hour ─► changes: the strongest ones in words
+//! changes  the same values, compared with the last hour, and the strongest changes in words
 //! arbitration  a verdict that another one explains follows from it
 //! fleet    states of backends, refused and failed requests, the gateway itself ─► verdict
 //! ```
@@ -19,27 +19,28 @@ mod harm;
 mod history;
 mod verdict;
 
-mod fatal_requests;
+mod recent;
 
-mod fleet;
+mod fatal_requests;
 
 mod debounce;
 mod evaluation;
+mod rule;
+
+mod fleet;
+
 mod request_counters;
 
-mod anomaly;
 mod arbitration;
 mod changes;
 mod rules;
 
 mod alert_texts;
-mod description;
 mod facts;
 
 mod diagnoser;
 
-pub use anomaly::measure_names;
-pub use description::verdict_descriptions;
+pub use changes::measure_names;
 pub use diagnoser::Diagnoser;
 pub use fatal_requests::RequestEnds;
 pub use fleet::{
@@ -54,8 +55,9 @@ pub use history::{
     GpuCondition, LONG_WINDOW, SLOW_START,
 };
 pub use request_counters::BackendRequestCounters;
-pub use rules::{DiagnosisRule, RULES, safe_max_num_seqs};
+pub use rule::DiagnosisRule;
+pub use rules::{RULES, safe_max_num_seqs, verdict_descriptions};
 pub use verdict::{
     AlertText, Anomaly, Change, Confidence, DiagnosedBackend, Diagnosis, Evidence, Origin,
-    UndeterminedRule, Verdict, VerdictDescription, VerdictGroup, VerdictScope, VerdictSeverity,
+    UndeterminedRule, Verdict, VerdictGroup, VerdictScope, VerdictSeverity,
 };

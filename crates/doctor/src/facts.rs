@@ -97,22 +97,29 @@ pub struct GatheredResponse {
 }
 
 /// Why a request of the doctor got no complete response.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GatherError {
     /// The connection could not be opened.
+    #[error("cannot connect: {0}")]
     Connect(String),
     /// The TLS handshake failed.
+    #[error("{0}")]
     Tls(String),
     /// The connection was closed before the end of the response.
+    #[error("closed before the end of the response: {0}")]
     Closed(String),
     /// The response was not HTTP.
+    #[error("not HTTP: {0}")]
     NotHttp(String),
     /// No complete response arrived within this time limit.
+    #[error("no answer within {0:?}")]
     Timeout(Duration),
     /// The response body was larger than the limit of the doctor.
+    #[error("the response is too large")]
     TooLarge,
     /// The doctor did not send the request: an earlier request to the server failed, or the check does not
     /// apply to the server.
+    #[error("not requested")]
     NotAttempted,
 }
 
@@ -166,18 +173,4 @@ pub struct CollectorFacts {
     pub protocol: &'static str,
     /// Why the collector did not accept an empty export request. `None`: the collector accepted it.
     pub problem: Option<String>,
-}
-
-impl std::fmt::Display for GatherError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Connect(reason) => write!(f, "cannot connect: {reason}"),
-            Self::Tls(reason) => write!(f, "{reason}"),
-            Self::Closed(reason) => write!(f, "closed before the end of the response: {reason}"),
-            Self::NotHttp(reason) => write!(f, "not HTTP: {reason}"),
-            Self::Timeout(limit) => write!(f, "no answer within {limit:?}"),
-            Self::TooLarge => f.write_str("the response is too large"),
-            Self::NotAttempted => f.write_str("not requested"),
-        }
-    }
 }

@@ -18,3 +18,4 @@ pub mod gather;
 mod interpretation;
 pub mod report;
 pub mod signal_names;
+pub mod text_report;

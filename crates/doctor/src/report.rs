@@ -4,32 +4,16 @@ use super::checks::{self, CHECKS};
 use super::facts::{BackendFacts, DoctorFacts, IdleConnection, StreamProbe};
 use super::finding::{Finding, FindingSeverity, Remark};
 use super::signal_names::{EngineMetricNames, names};
+use super::text_report::TextReport;
 use serde_json::{Map, Value, json};
-use textwrap::{Options, WordSplitter, fill};
 use tokenweir_engine::dialect::EngineKind;
-
-/// Indentation of the reason and the remedy of a finding.
-pub const INDENT: &str = "    ";
-/// Minimum width of the text report, in columns. On a narrower terminal, the terminal itself wraps the lines.
-pub const NARROWEST: usize = 30;
-
-/// Parameters of the escape code for bold text (SGR, ECMA-48).
-const BOLD: &str = "1";
-/// Parameters of the escape code for bold red text.
-pub const BOLD_RED: &str = "1;31";
-/// Parameters of the escape code for bold yellow text.
-pub const BOLD_YELLOW: &str = "1;33";
-/// Parameters of the escape code for bold cyan text.
-pub const BOLD_CYAN: &str = "1;36";
 
 /// The report as one JSON object, for programs.
 pub fn json(facts: &DoctorFacts, findings: &[Finding]) -> Value {
-    let count = |severity| {
-        findings
-            .iter()
-            .filter(|finding| finding.remark.severity == severity)
-            .count()
-    };
+    let counts = FindingSeverity::ALL.map(|severity| {
+        let name = severity.as_str().to_owned();
+        (name, count_of(findings, severity).into())
+    });
     json!({
         "tokenweir": env!("CARGO_PKG_VERSION"),
         "backends": facts.backends.iter().map(backend_json).collect::<Vec<_>>(),
@@ -39,11 +23,7 @@ pub fn json(facts: &DoctorFacts, findings: &[Finding]) -> Value {
             "problem": collector.problem,
         })),
         "findings": findings,
-        "counts": {
-            "error": count(FindingSeverity::Error),
-            "warning": count(FindingSeverity::Warning),
-            "note": count(FindingSeverity::Note),
-        },
+        "counts": Map::from_iter(counts),
         "checks": CHECKS.map(|(name, _)| name),
         "checks_made": checks::made(facts),
     })
@@ -115,71 +95,39 @@ fn front_end(backend: &BackendFacts) -> Option<&'static str> {
 /// The report as text in lines of at most `width` columns, with ANSI colours. The caller removes the colours if
 /// the output is not a terminal.
 pub fn text(facts: &DoctorFacts, findings: &[Finding], width: usize) -> String {
-    let width = width.max(NARROWEST);
-    let mut lines = Vec::new();
+    let mut report = TextReport::new(width);
     for backend in &facts.backends {
-        let line = describe_backend(backend);
-        lines.push(wrap_paragraph(
-            &line,
-            "",
-            INDENT,
-            width,
-            Some((&backend.id, BOLD)),
-        ));
+        report.named(&backend.id, &describe_backend(backend));
     }
-    for (backends, signals) in engine_metric_tables(facts) {
-        let heading = format!("engine metrics of {}", backends.join(", "));
-        lines.extend([
-            String::new(),
-            wrap_paragraph(&heading, "", INDENT, width, None),
-        ]);
-        for (signal, names) in signals {
+    for table in engine_metric_tables(facts) {
+        report.empty_line();
+        report.paragraph(&format!("engine metrics of {}", table.backends.join(", ")));
+        for (signal, names) in table.signals {
             let names = if names.is_empty() {
                 "-".to_owned()
             } else {
                 names.join(" ")
             };
-            let line = format!("{signal:<15} {names}");
-            lines.push(wrap_paragraph(&line, "  ", "      ", width, None));
+            report.row(&format!("{signal:<15} {names}"));
         }
     }
     for finding in findings {
-        lines.push(String::new());
-        lines.extend(render_finding(finding, width, facts.backends.len()));
+        report.empty_line();
+        render_finding(&mut report, finding, facts.backends.len());
     }
-    lines.extend([
-        String::new(),
-        fill(&render_summary(facts, findings), width),
-        String::new(),
-    ]);
-    lines.join("\n")
+    report.empty_line();
+    report.summary(&render_summary(facts, findings));
+    report.text
 }
 
-/// One line about a backend: its name, URL, server, models, KV cache capacity and response time.
+/// The rest of the line about a backend, after its name: its URL, server, models, KV cache capacity and response
+/// time.
 fn describe_backend(backend: &BackendFacts) -> String {
-    let mut parts = vec![backend.id.clone()];
+    let mut parts = Vec::new();
     if backend.url.authority() != backend.id {
         parts.push(backend.url.to_string());
     }
-    match (backend.is_reached(), backend.server()) {
-        (false, _) => parts.push("not reached".into()),
-        (true, _) if backend.gateway_listener().is_some() => {
-            parts.push("a tokenweir gateway".into());
-        }
-        (true, Some(EngineKind::Vllm)) => {
-            let version = backend
-                .version_text()
-                .unwrap_or_else(|| "of unknown version".into());
-            let front_end = if backend.is_rust_front_end() {
-                " (Rust front end)"
-            } else {
-                ""
-            };
-            parts.push(format!("vLLM {version}{front_end}"));
-        }
-        (true, Some(other)) => parts.push(other.as_str().into()),
-        (true, None) => parts.push("unknown server".into()),
-    }
+    parts.push(describe_server(backend));
     let models = backend.served().unwrap_or_default();
     if !models.is_empty() {
         let models: Vec<&str> = models.iter().map(|model| &*model.id).collect();
@@ -189,133 +137,99 @@ fn describe_backend(backend: &BackendFacts) -> String {
         parts.push(format!("{tokens} tokens of KV cache"));
     }
     if let Ok(answer) = &backend.health {
-        parts.push(format!(
-            "answers in {:.1} ms",
-            answer.took.as_secs_f64() * 1e3
-        ));
+        let milliseconds = answer.took.as_secs_f64() * 1e3;
+        parts.push(format!("answers in {milliseconds:.1} ms"));
     }
-    parts.join("  ")
+    format!("  {}", parts.join("  "))
 }
 
-/// The tables of metric names in the report. Each table has the names of its backends, and for each signal,
-/// the names of the metrics that provide it. Backends with equal metric names share one table.
-fn engine_metric_tables(facts: &DoctorFacts) -> Vec<(Vec<&str>, Vec<EngineMetricNames>)> {
-    let mut tables: Vec<(Vec<&str>, Vec<EngineMetricNames>)> = Vec::new();
-    for backend in facts
-        .backends
-        .iter()
-        .filter(|backend| backend.load().is_some())
-    {
+fn describe_server(backend: &BackendFacts) -> String {
+    if !backend.is_reached() {
+        return "not reached".to_owned();
+    }
+    if backend.gateway_listener().is_some() {
+        return "a tokenweir gateway".to_owned();
+    }
+    match backend.server() {
+        Some(EngineKind::Vllm) => {
+            let version = backend.version_text();
+            let version = version.as_deref().unwrap_or("of unknown version");
+            let front_end = if backend.is_rust_front_end() {
+                " (Rust front end)"
+            } else {
+                ""
+            };
+            format!("vLLM {version}{front_end}")
+        }
+        Some(other) => other.as_str().to_owned(),
+        None => "unknown server".to_owned(),
+    }
+}
+
+/// A table of metric names in the report.
+struct EngineMetricTable<'a> {
+    /// The backends with these metric names.
+    backends: Vec<&'a str>,
+    /// For each signal, the names of the metrics that provide it.
+    signals: Vec<EngineMetricNames>,
+}
+
+/// The tables of metric names in the report. Backends with equal metric names share one table.
+fn engine_metric_tables(facts: &DoctorFacts) -> Vec<EngineMetricTable<'_>> {
+    let mut tables: Vec<EngineMetricTable<'_>> = Vec::new();
+    let backends = facts.backends.iter();
+    for backend in backends.filter(|backend| backend.load().is_some()) {
         let signals = names(backend.page().unwrap_or_default());
-        match tables.iter_mut().find(|(_, same)| *same == signals) {
-            Some((backends, _)) => backends.push(&backend.id),
-            None => tables.push((vec![&backend.id], signals)),
+        match tables.iter_mut().find(|table| table.signals == signals) {
+            Some(table) => table.backends.push(&backend.id),
+            None => tables.push(EngineMetricTable {
+                backends: vec![&backend.id],
+                signals,
+            }),
         }
     }
     tables
 }
 
-fn render_finding(finding: &Finding, width: usize, backend_count: usize) -> Vec<String> {
-    let Finding {
-        check,
-        backends,
-        remark,
-    } = finding;
+fn render_finding(report: &mut TextReport, finding: &Finding, backend_count: usize) {
     let Remark {
         severity,
         observation,
         reason,
         remedy,
-    } = remark;
-    let subject = match backends.as_slice() {
+    } = &finding.remark;
+    let subject = match finding.backends.as_slice() {
         [] => String::new(),
         names if names.len() == backend_count && backend_count > 1 => "all backends: ".to_owned(),
         names => format!("{}: ", names.join(", ")),
     };
-    let head = format!("{}  {subject}{observation}  [{check}]", severity.as_str());
-    let styled = Some((severity.as_str(), severity_style(*severity)));
-    let mut lines = vec![
-        wrap_paragraph(&head, "", INDENT, width, styled),
-        wrap_paragraph(reason, INDENT, INDENT, width, None),
-    ];
+    let words = format!("{subject}{observation}  [{}]", finding.check);
+    report.finding(severity.as_str(), &words);
+    report.detail(reason);
     if let Some(remedy) = remedy {
-        lines.push(wrap_paragraph(
-            &format!("-> {remedy}"),
-            INDENT,
-            "       ",
-            width,
-            None,
-        ));
+        report.remedy(remedy);
     }
-    lines
-}
-
-fn severity_style(severity: FindingSeverity) -> &'static str {
-    match severity {
-        FindingSeverity::Error => BOLD_RED,
-        FindingSeverity::Warning => BOLD_YELLOW,
-        FindingSeverity::Note => BOLD_CYAN,
-    }
-}
-
-/// Wraps text to `width` columns. `first_indent` is the indentation of the first line, and `next_indent` that
-/// of all other lines. `styled`: a prefix of the text and its style, such as `BOLD`. The style is applied after
-/// wrapping, so that its escape codes do not count as columns.
-pub fn wrap_paragraph(
-    words: &str,
-    first_indent: &str,
-    next_indent: &str,
-    width: usize,
-    styled: Option<(&str, &str)>,
-) -> String {
-    // A flag such as `--max-num-seqs` is not split at its hyphens, so that a user can copy it.
-    let options = Options::new(width)
-        .initial_indent(first_indent)
-        .subsequent_indent(next_indent)
-        .word_splitter(WordSplitter::NoHyphenation);
-    // Control characters from a backend must not reach the terminal.
-    let words: String = words
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
-    let lines = fill(&words, options);
-    match styled.and_then(|(prefix, style)| Some((prefix, style, lines.strip_prefix(prefix)?))) {
-        Some((prefix, style, suffix)) => format!("\x1b[{style}m{prefix}\x1b[0m{suffix}"),
-        None => lines,
-    }
-}
-
-/// A text without the escape codes of its styles.
-pub fn without_styles(text: &str) -> String {
-    let mut parts = text.split("\x1b[");
-    let first = parts.next().unwrap_or_default();
-    let rest = parts.map(|part| part.split_once('m').map_or(part, |(_, rest)| rest));
-    std::iter::once(first).chain(rest).collect()
 }
 
 fn render_summary(facts: &DoctorFacts, findings: &[Finding]) -> String {
-    let count = |severity: FindingSeverity| {
-        let count = findings
-            .iter()
-            .filter(|finding| finding.remark.severity == severity)
-            .count();
-        format!(
-            "{count} {}{}",
-            severity.as_str(),
-            if count == 1 { "" } else { "s" }
-        )
-    };
-    let [errors, warnings, notes] = [
-        FindingSeverity::Error,
-        FindingSeverity::Warning,
-        FindingSeverity::Note,
-    ]
-    .map(count);
+    let mut counts = Vec::new();
+    for severity in FindingSeverity::ALL.into_iter().rev() {
+        let count = count_of(findings, severity);
+        let plural = if count == 1 { "" } else { "s" };
+        counts.push(format!("{count} {}{plural}", severity.as_str()));
+    }
     let checks = match checks::made(facts) {
         made if made == CHECKS.len() => format!("{made} checks"),
         made => format!("{made} of {} checks", CHECKS.len()),
     };
-    format!("{checks}: {errors}, {warnings}, {notes}")
+    format!("{checks}: {}", counts.join(", "))
+}
+
+fn count_of(findings: &[Finding], severity: FindingSeverity) -> usize {
+    let found = findings.iter();
+    found
+        .filter(|finding| finding.remark.severity == severity)
+        .count()
 }
 
 #[cfg(test)]
@@ -323,6 +237,7 @@ mod tests {
     use super::*;
     use crate::facts::{GatherError, TargetKey};
     use crate::gather::{GatherTarget, unreached_backend};
+    use crate::text_report::without_styles;
     use tokenweir_engine::address::BackendAddress;
 
     fn facts() -> DoctorFacts {
@@ -357,20 +272,6 @@ mod tests {
     fn render_stripped(observation: &str, width: usize) -> String {
         let text = text(&facts(), &[finding(observation)], width);
         without_styles(&text)
-    }
-
-    #[test]
-    fn a_flag_is_not_split_at_its_hyphens() {
-        for width in 30..80 {
-            let text = wrap_paragraph(
-                "Lower --max-num-batched-tokens now.",
-                "-> ",
-                "",
-                width,
-                None,
-            );
-            assert!(text.contains("--max-num-batched-tokens"), "{width}: {text}");
-        }
     }
 
     #[test]

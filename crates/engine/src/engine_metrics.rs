@@ -166,7 +166,7 @@ pub fn scrape_error_hint(error: ScrapeError, engine: Option<EngineKind>) -> Opti
 
 named_enum! {
     /// Why a scrape failed.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum ScrapeError {
         /// No connection to the backend could be opened, or the connection broke before a response.
         Connect = "connect",

@@ -6,7 +6,7 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// The legs of requests that a backend serves.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+    #[derive(Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum Role {
         /// Prefill legs. Whole requests only while no other backend of the model is up.

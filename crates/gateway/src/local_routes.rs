@@ -13,7 +13,7 @@ use serde_json::json;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use tokenweir_engine::model::{ModelEntry, ServedModel};
-use tokenweir_protocol::openai::route::{self, ApiRoute};
+use tokenweir_protocol::openai::{ApiRoute, route};
 use tokenweir_request::access::ModelAllowlist;
 use tokenweir_request::error::{self, GatewayError};
 use tokenweir_routing::resilience::Availability;

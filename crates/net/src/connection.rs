@@ -9,8 +9,6 @@ use crate::tls::MaybeTlsStream;
 use bytes::buf::Chain;
 use bytes::{Buf, Bytes, BytesMut};
 use http::Method;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::future::poll_fn;
 use std::io::{self, ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
@@ -18,9 +16,9 @@ use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
-use tokenweir_protocol::clock;
 use tokenweir_protocol::http1::{self, Http1ParseError, ResponseHead};
 use tokenweir_protocol::units;
+use tokenweir_protocol::{clock, settings};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// An HTTP/1.1 connection to a backend. It carries at most one request at a time.
@@ -39,37 +37,38 @@ pub struct Connection {
     _descriptor: FileDescriptorPermit,
 }
 
-/// Timeouts of requests to backends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct HttpClientTimeouts {
-    /// Timeout for a new connection to a backend. The TLS handshake has the same timeout again.
-    #[serde(with = "units::Duration")]
-    pub connect: Duration,
-    /// Timeout for the response head of a backend, and for each further part of a body that is no
-    /// event stream. Without streaming, vLLM sends the head when it has generated the whole
-    /// response.
-    #[serde(with = "units::Duration")]
-    pub response_headers: Duration,
-    /// Timeout for the first output of a stream, from the head of the client's request. `None`: no
-    /// limit.
-    #[serde(with = "units::OptionalDuration")]
-    pub first_output: Option<Duration>,
-    /// Timeout for the whole request, from its head to the end of the response, or without
-    /// streaming to the response head. `None`: no limit.
-    #[serde(with = "units::OptionalDuration")]
-    pub total: Option<Duration>,
-    /// Time after which an idle connection to a backend is closed. Keep it below that of the
-    /// backends (vLLM: 5 s).
-    #[serde(with = "units::Duration")]
-    pub idle_connection: Duration,
-    /// Time after which a connection to a backend gets no further request. Within this time the
-    /// gateway follows a host name that moves to another address. `None`: no limit.
-    #[serde(with = "units::OptionalDuration")]
-    pub connection_age: Option<Duration>,
-    /// Number of requests after which a connection to a backend gets no further request, for load
-    /// balancers that distribute connections. `None`: no limit.
-    pub connection_requests: Option<NonZeroU32>,
+settings! {
+    /// Timeouts of requests to backends.
+    #[derive(Copy, Eq)]
+    pub struct HttpClientTimeouts {
+        /// Timeout for a new connection to a backend. The TLS handshake has the same timeout again.
+        #[serde(with = "units::Duration")]
+        pub connect: Duration,
+        /// Timeout for the response head of a backend, and for each further part of a body that is no
+        /// event stream. Without streaming, vLLM sends the head when it has generated the whole
+        /// response.
+        #[serde(with = "units::Duration")]
+        pub response_headers: Duration,
+        /// Timeout for the first output of a stream, from the head of the client's request. `None`: no
+        /// limit.
+        #[serde(with = "units::OptionalDuration")]
+        pub first_output: Option<Duration>,
+        /// Timeout for the whole request, from its head to the end of the response, or without
+        /// streaming to the response head. `None`: no limit.
+        #[serde(with = "units::OptionalDuration")]
+        pub total: Option<Duration>,
+        /// Time after which an idle connection to a backend is closed. Keep it below that of the
+        /// backends (vLLM: 5 s).
+        #[serde(with = "units::Duration")]
+        pub idle_connection: Duration,
+        /// Time after which a connection to a backend gets no further request. Within this time the
+        /// gateway follows a host name that moves to another address. `None`: no limit.
+        #[serde(with = "units::OptionalDuration")]
+        pub connection_age: Option<Duration>,
+        /// Number of requests after which a connection to a backend gets no further request, for load
+        /// balancers that distribute connections. `None`: no limit.
+        pub connection_requests: Option<NonZeroU32>,
+    }
 }
 
 /// The part of a request that is not yet written.
@@ -105,7 +104,7 @@ pub enum ConnectionError {
 const MAX_RESPONSE_HEAD_BYTES: usize = 256 << 10;
 /// Maximum size of one read from the socket, in bytes. It also limits the bytes that are buffered for a slow
 /// client.
-const READ_BUFFER_BYTES: usize = 16 << 10;
+pub const READ_BUFFER_BYTES: usize = 16 << 10;
 
 impl Default for HttpClientTimeouts {
     /// Default timeouts: 2 s to connect, 10 min for the response head, 10 min for the first output, 3 s for
@@ -121,6 +120,21 @@ impl Default for HttpClientTimeouts {
             connection_requests: None,
         }
     }
+}
+
+/// Reads once from a stream and passes the bytes to `on_bytes`. Returns the number of bytes; 0 means that the
+/// other end closed the connection. The buffer is on the stack, so that a waiting connection uses no memory for
+/// it.
+pub fn poll_read(
+    stream: &mut (impl AsyncRead + Unpin),
+    cx: &mut Context<'_>,
+    on_bytes: impl FnOnce(&[u8]),
+) -> Poll<io::Result<usize>> {
+    let mut storage = [const { MaybeUninit::uninit() }; READ_BUFFER_BYTES];
+    let mut buffer = ReadBuf::uninit(&mut storage);
+    ready!(Pin::new(stream).poll_read(cx, &mut buffer))?;
+    on_bytes(buffer.filled());
+    Poll::Ready(Ok(buffer.filled().len()))
 }
 
 impl UnsentRequest {
@@ -202,7 +216,8 @@ impl Connection {
         received: &mut BytesMut,
     ) -> Poll<Result<ResponseHead, ConnectionError>> {
         loop {
-            let count = ready!(self.poll_read(cx, |bytes| received.extend_from_slice(bytes)))?;
+            let count = ready!(poll_read(&mut self.stream, cx, |bytes| received
+                .extend_from_slice(bytes)))?;
             if count == 0 {
                 return Poll::Ready(Err(ConnectionError::Closed));
             }
@@ -220,25 +235,10 @@ impl Connection {
         }
     }
 
-    /// Reads once from the stream and passes the bytes to `on_bytes`. Returns the number of bytes;
-    /// 0 means that the backend closed the connection. The buffer is on the stack, so that a
-    /// waiting connection uses no memory for it.
-    pub(crate) fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        on_bytes: impl FnOnce(&[u8]),
-    ) -> Poll<io::Result<usize>> {
-        let mut storage = [const { MaybeUninit::uninit() }; READ_BUFFER_BYTES];
-        let mut buffer = ReadBuf::uninit(&mut storage);
-        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
-        on_bytes(buffer.filled());
-        Poll::Ready(Ok(buffer.filled().len()))
-    }
-
     /// Waits until the backend closes the connection or sends bytes that belong to no response.
     pub async fn until_closed(&mut self) {
         // Both a close and an error end the wait.
-        let _ = poll_fn(|cx| self.poll_read(cx, |_| {})).await;
+        let _ = poll_fn(|cx| poll_read(&mut self.stream, cx, |_| {})).await;
     }
 
     /// Whether the connection has been idle for at least `duration`.
@@ -260,6 +260,6 @@ impl Connection {
     /// it.
     pub fn is_reusable(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        self.poll_read(&mut cx, |_| {}).is_pending()
+        poll_read(&mut self.stream, &mut cx, |_| {}).is_pending()
     }
 }

@@ -12,8 +12,8 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokenweir_protocol::atomic::AtomicCount;
 use tokio::time::sleep;
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -28,7 +28,7 @@ pub struct FileWatcher {
     /// Whether the next call of [`changed`](Self::changed) first waits for one poll interval.
     is_retry_delayed: bool,
     /// Number of reads of the files that have started and not ended.
-    pending_reads: Arc<AtomicUsize>,
+    pending_reads: Arc<AtomicCount>,
 }
 
 /// The state of all files of a watcher together: a hash of their contents, or the first problem.
@@ -191,13 +191,12 @@ impl FileWatcher {
         let files = self.files.clone();
         let are_folders_allowed = self.are_folders_allowed;
         let pending_reads = self.pending_reads.clone();
-        if pending_reads.fetch_add(1, Ordering::Relaxed) >= MAX_PENDING_READS {
-            pending_reads.fetch_sub(1, Ordering::Relaxed);
+        if !pending_reads.add_within(1, MAX_PENDING_READS) {
             return FileState::Late;
         }
         let read = move || {
             let state = FileState::read(&files, are_folders_allowed);
-            pending_reads.fetch_sub(1, Ordering::Relaxed);
+            pending_reads.sub(1);
             state
         };
         read_within_limit(read).await.unwrap_or(FileState::Late)

@@ -68,6 +68,8 @@ impl BackgroundTask {
     pub const SYSTEMD_WATCHDOG: Self = Self::new("systemd_watchdog");
     /// Checks the health of one backend and scrapes its metrics.
     pub const HEALTH_CHECK: Self = Self::new("health_check");
+    /// Runs one source that discovers backends.
+    pub const DISCOVERY: Self = Self::new("discovery");
     /// Diagnoses the backends.
     pub const DIAGNOSIS: Self = Self::new("diagnosis");
     /// Reloads the file of API keys.

@@ -1,14 +1,14 @@
 //! The catalogue of the gateway's metrics, with the data that generated files need. The gateway builds it from
 //! its table of metrics.
 
-use tokenweir_protocol::metric_kind::MetricKind;
+use serde::Serialize;
 
 /// All metrics of the gateway.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct MetricCatalogue(pub Vec<MetricDescription>);
 
 /// The description of one metric.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct MetricDescription {
     /// The name of the metric in Prometheus. For a histogram: the name without `_bucket`, `_sum`
     /// and `_count`.
@@ -16,7 +16,7 @@ pub struct MetricDescription {
     /// The help text of the metric.
     pub help: &'static str,
     /// The kind of the metric: counter, gauge or histogram.
-    pub kind: MetricKind,
+    pub kind: &'static str,
     /// The labels of the metric, in the order of export.
     pub labels: Vec<LabelDescription>,
     /// The lowest value of `metrics.level` at which the metric has series.
@@ -26,10 +26,16 @@ pub struct MetricDescription {
 }
 
 /// The description of one label of a metric.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct LabelDescription {
     /// The name of the label.
     pub name: &'static str,
     /// A description of the values of the label, in Markdown.
     pub values: String,
+}
+
+/// Prints the catalogue as JSON.
+pub(super) fn print(metrics: &MetricCatalogue) -> String {
+    // Only maps whose keys are no texts fail, and the catalogue has none.
+    serde_json::to_string_pretty(metrics).unwrap_or_default() + "\n"
 }

@@ -1,20 +1,20 @@
 //! Generates the page about the diagnosis: a handwritten text with the runbook of each alert, and a section about
 //! each verdict.
 
-use tokenweir_diagnose::{VerdictDescription, verdict_descriptions};
+use tokenweir_diagnose::{DiagnosisRule, verdict_descriptions};
 
 /// The handwritten text of the page, with a placeholder for the sections of the verdicts.
 const TEXT: &str = include_str!("diagnosis_page.txt");
 
 /// Generates the page. `rules`: the alert rules.
 pub(super) fn print(rules: &str) -> String {
-    let section = |verdict| verdict_section(&verdict, rules);
+    let section = |verdict| verdict_section(verdict, rules);
     let verdicts: String = verdict_descriptions().map(section).collect();
     TEXT.replace("{verdicts}", verdicts.trim_end())
 }
 
-fn verdict_section(verdict: &VerdictDescription, rules: &str) -> String {
-    let VerdictDescription {
+fn verdict_section(verdict: &DiagnosisRule, rules: &str) -> String {
+    let DiagnosisRule {
         name,
         severity,
         meaning,
@@ -22,7 +22,7 @@ fn verdict_section(verdict: &VerdictDescription, rules: &str) -> String {
         excluded,
         ..
     } = verdict;
-    let VerdictDescription {
+    let DiagnosisRule {
         remedy,
         disproof,
         pages,

@@ -7,7 +7,6 @@ pub mod catalogue;
 mod deployment;
 mod diagnosis_page;
 mod prometheus_config;
-mod reference;
 mod yaml;
 
 use catalogue::MetricCatalogue;
@@ -19,7 +18,7 @@ pub use yaml::RenderError;
 
 named_enum! {
     /// A file that can be printed. Its name is the path of the generated file in this repository.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+    #[derive(clap::ValueEnum)]
     pub enum Artifact {
         /// Prometheus: scrape configuration, rule files, exemplar storage.
         Prometheus = "config/prometheus/prometheus.yml",
@@ -43,10 +42,8 @@ named_enum! {
         Runbooks = "docs/operate/diagnose.md",
         /// JSON Schema of the configuration file, for editors.
         Schema = "config/tokenweir.schema.json",
-        /// Reference of the configuration keys.
-        ConfigurationReference = "docs/reference/configuration.md",
-        /// Reference of the metrics.
-        MetricsReference = "docs/reference/metrics.md",
+        /// Catalogue of the metrics with their labels, as JSON.
+        Metrics = "config/metrics.json",
     }
 }
 
@@ -163,8 +160,7 @@ impl Artifact {
             Self::Collector => Ok(collector_config(&endpoints.jaeger)),
             Self::Runbooks => Ok(diagnosis_page::print(ALERT_RULES)),
             Self::Schema => Ok(format!("{:#}\n", schema.as_value())),
-            Self::ConfigurationReference => Ok(reference::configuration::print(schema)),
-            Self::MetricsReference => Ok(reference::metrics::print(metrics)),
+            Self::Metrics => Ok(catalogue::print(metrics)),
         }
     }
 }

@@ -5,108 +5,69 @@
 //! of the gateway.
 
 use super::deployment::DeploymentEndpoints;
-use super::yaml;
-use serde::Serialize;
+use super::yaml::{self, scalar};
+use std::fmt::Write;
 
 /// The parts that do not depend on the deployment: intervals, rule files, exemplar storage, and the
-/// Alertmanager at the address in `docker/compose.yml`.
+/// Alertmanager at the address in `docker/compose.yml`. The jobs of the gateways follow.
 const GLOBAL_CONFIG: &str = include_str!("prometheus.yaml");
 
-#[derive(Serialize)]
-struct ScrapeConfigs<'a> {
-    scrape_configs: Vec<ScrapeJob<'a>>,
-}
-
-#[derive(Serialize)]
-struct ScrapeJob<'a> {
-    #[serde(rename = "job_name")]
-    name: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    scrape_interval: Option<&'static str>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    static_configs: Vec<StaticTargets<'a>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    dns_sd_configs: Vec<DnsTargets<'a>>,
-}
-
-#[derive(Serialize)]
-struct StaticTargets<'a> {
-    targets: Vec<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    labels: Option<TargetLabels<'a>>,
-}
-
-/// Scrape targets that Prometheus finds by a DNS lookup. The lookup may find no target.
-#[derive(Serialize)]
-struct DnsTargets<'a> {
-    names: [&'a str; 1],
-    r#type: &'static str,
-    port: u16,
-}
-
-#[derive(Serialize)]
-struct TargetLabels<'a> {
-    backend: &'a str,
-}
+/// The job of the engines. The gateway already scrapes the engines often, and each scrape costs CPU time of the
+/// engine's server. So Prometheus scrapes the engines less often than the gateways.
+const ENGINES: &str = "  - job_name: vllm\n    scrape_interval: 15s\n";
 
 /// Generates the configuration file.
 pub(super) fn print(endpoints: &DeploymentEndpoints) -> yaml::RenderResult {
     let addresses = [("alertmanager:9093", &*endpoints.alertmanager)];
-    let text = yaml::with_values(GLOBAL_CONFIG, &addresses)?;
-    Ok(text
-        + &yaml::render(&ScrapeConfigs {
-            scrape_configs: scrape_jobs(endpoints),
-        })?)
-}
-
-fn scrape_jobs(endpoints: &DeploymentEndpoints) -> Vec<ScrapeJob<'_>> {
-    let job = |name, static_configs| ScrapeJob {
-        name,
-        scrape_interval: Some("15s"),
-        static_configs,
-        dns_sd_configs: Vec::new(),
-    };
-    let backends = endpoints
-        .backends
-        .iter()
-        .map(|(name, address)| StaticTargets {
-            targets: vec![address],
-            labels: Some(TargetLabels { backend: name }),
-        });
-    let gateways = endpoints.gateways.iter().map(String::as_str).collect();
-    let spans = endpoints.span_metrics.as_ref().map(|address| {
-        job(
-            "spans",
-            vec![StaticTargets {
-                targets: vec![address],
-                labels: None,
-            }],
-        )
-    });
-    let gpus = endpoints.gpus.as_ref().map(|(host, port)| ScrapeJob {
-        dns_sd_configs: vec![DnsTargets {
-            names: [host],
-            r#type: "A",
-            port: *port,
-        }],
-        ..job("gpus", Vec::new())
-    });
-    let own = [
-        ScrapeJob {
-            scrape_interval: None,
-            ..job(
-                "tokenweir",
-                vec![StaticTargets {
-                    targets: gateways,
-                    labels: None,
-                }],
-            )
-        },
-        // The gateway already scrapes the engines often, and each scrape costs CPU time of the engine's server.
-        // So Prometheus scrapes the engines less often than the gateways.
-        job("vllm", backends.collect()),
-    ];
-    own.into_iter().chain(spans).chain(gpus).collect()
+    let mut text = yaml::with_values(GLOBAL_CONFIG, &addresses)?;
+    // Writing to a string cannot fail.
+    for gateway in &endpoints.gateways {
+        let _ = writeln!(text, "          - {}", scalar(gateway)?);
+    }
+    text.push_str(ENGINES);
+    if !endpoints.backends.is_empty() {
+        text.push_str("    static_configs:\n");
+    }
+    for (name, address) in &endpoints.backends {
+        let name = scalar(name)?;
+        let address = scalar(address)?;
+        let _ = write!(
+            text,
+            "      - targets:
+          - {address}
+        labels:
+          backend: {name}
+"
+        );
+    }
+    if let Some(address) = &endpoints.span_metrics {
+        let address = scalar(address)?;
+        let _ = write!(
+            text,
+            "  - job_name: spans
+    scrape_interval: 15s
+    static_configs:
+      - targets:
+          - {address}
+"
+        );
+    }
+    // The lookup may find no target.
+    if let Some((host, port)) = &endpoints.gpus {
+        let host = scalar(host)?;
+        let _ = write!(
+            text,
+            "  - job_name: gpus
+    scrape_interval: 15s
+    dns_sd_configs:
+      - names:
+          - {host}
+        type: A
+        port: {port}
+"
+        );
+    }
+    Ok(text)
 }
 
 #[cfg(test)]

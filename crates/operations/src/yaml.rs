@@ -1,6 +1,4 @@
-//! Serialises values as YAML.
-
-use serde::Serialize;
+//! Values in the text of YAML files.
 
 /// The text of a generated file, or the error of its serialisation.
 pub(super) type RenderResult = Result<String, RenderError>;
@@ -10,10 +8,11 @@ pub(super) type RenderResult = Result<String, RenderError>;
 #[error("cannot serialise as YAML: {0}")]
 pub struct RenderError(#[from] serde_saphyr::ser::Error);
 
-/// Renders a value as a part of a file.
-pub(super) fn render(value: &impl Serialize) -> RenderResult {
-    let options = serde_saphyr::ser_options! { compact_list_indent: false };
-    Ok(serde_saphyr::to_string_with_options(value, options)?)
+/// A text as a scalar on one line, quoted if YAML requires it.
+pub(super) fn scalar(text: &str) -> RenderResult {
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    let scalar = serde_saphyr::to_string_with_options(&text, options)?;
+    Ok(scalar.trim_end().to_owned())
 }
 
 /// Replaces default values in the text of a file. Each pair of `values` has a default and its replacement. The
@@ -22,11 +21,8 @@ pub(super) fn with_values(text: &str, values: &[(&str, &str)]) -> RenderResult {
     let replaced = |line: &str| {
         for (default, value) in values {
             if let Some((before, after)) = line.split_once(default) {
-                // A value must fit into a line, so block scalars are not allowed.
-                let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-                let scalar = format!("{value}{after}");
-                let scalar = serde_saphyr::to_string_with_options(&scalar, options)?;
-                return Ok(format!("{before}{}\n", scalar.trim_end()));
+                let scalar = scalar(&format!("{value}{after}"))?;
+                return Ok(format!("{before}{scalar}\n"));
             }
         }
         Ok(format!("{line}\n"))

@@ -1,12 +1,16 @@
 //! Values with relaxed atomic access.
 
 use crate::clock;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// A `bool` with relaxed atomic access.
 #[derive(Debug, Default)]
 pub struct AtomicFlag(AtomicBool);
+
+/// A count with relaxed atomic access.
+#[derive(Debug, Default)]
+pub struct AtomicCount(AtomicUsize);
 
 /// An `f64` with relaxed atomic access.
 #[derive(Debug, Default)]
@@ -18,6 +22,11 @@ pub struct AtomicF64(AtomicU64);
 pub struct AtomicInstant(AtomicI64);
 
 impl AtomicFlag {
+    /// Creates a flag with this value.
+    pub const fn new(value: bool) -> Self {
+        Self(AtomicBool::new(value))
+    }
+
     /// Returns the current value.
     #[inline]
     pub fn get(&self) -> bool {
@@ -34,6 +43,45 @@ impl AtomicFlag {
     #[inline]
     pub fn replace(&self, value: bool) -> bool {
         self.0.swap(value, Ordering::Relaxed)
+    }
+}
+
+impl AtomicCount {
+    /// Creates a count with this value.
+    pub const fn new(count: usize) -> Self {
+        Self(AtomicUsize::new(count))
+    }
+
+    /// Returns the current count.
+    #[inline]
+    pub fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Replaces the count.
+    #[inline]
+    pub fn set(&self, count: usize) {
+        self.0.store(count, Ordering::Relaxed);
+    }
+
+    /// Adds to the count. Returns the previous count.
+    #[inline]
+    pub fn add(&self, added: usize) -> usize {
+        self.0.fetch_add(added, Ordering::Relaxed)
+    }
+
+    /// Adds to the count, unless the sum would exceed `limit`. Returns whether it was added.
+    #[inline]
+    pub fn add_within(&self, added: usize, limit: usize) -> bool {
+        let sum = |count: usize| count.checked_add(added).filter(|sum| *sum <= limit);
+        let relaxed = Ordering::Relaxed;
+        self.0.fetch_update(relaxed, relaxed, sum).is_ok()
+    }
+
+    /// Subtracts from the count.
+    #[inline]
+    pub fn sub(&self, subtracted: usize) {
+        self.0.fetch_sub(subtracted, Ordering::Relaxed);
     }
 }
 

@@ -1,7 +1,6 @@
 //! Rewriting of request and response headers, without I/O. The functions remove headers that a proxy must not
 //! forward, add headers that a backend or a client needs from a proxy, and leave all other headers unchanged.
 
-use crate::trace_context::hex_digits;
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, COOKIE,
     EXPECT, Entry, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RETRY_AFTER, TE,
@@ -303,7 +302,8 @@ pub fn is_event_stream(headers: &HeaderMap) -> bool {
 ///
 /// An event stream gets headers that keep proxies from buffering it. Values that the backend set stay.
 pub fn rewrite_response_headers(headers: &mut HeaderMap, request_id: &RequestId) {
-    strip_hop_by_hop(headers);
+    let named = named_by_connection(headers);
+    remove_headers_where(headers, |name| is_hop_by_hop(name, &named));
     headers
         .entry(X_REQUEST_ID)
         .or_insert_with(|| request_id.0.clone());
@@ -379,6 +379,29 @@ pub fn media_type(headers: &HeaderMap) -> &str {
     str::from_utf8(name).unwrap_or_default().trim()
 }
 
+/// The value of a header. `None`: the header does not occur exactly once, or its value is not visible ASCII.
+pub fn single_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    let mut values = headers.get_all(name).iter().map(HeaderValue::to_str);
+    let value = values.next()?.ok()?;
+    values.next().is_none().then(|| value.trim())
+}
+
+/// The 32 lower-case hexadecimal digits of a number. `format!` takes several times as long.
+pub(crate) fn hex_digits(number: u128) -> [u8; 32] {
+    let mut digits = [0; 32];
+    write_hex(&number.to_be_bytes(), &mut digits);
+    digits
+}
+
+/// Writes bytes as pairs of lower-case hexadecimal digits.
+pub(crate) fn write_hex(bytes: &[u8], digits: &mut [u8]) {
+    const DIGITS: [u8; 16] = *b"0123456789abcdef";
+    for (byte, pair) in bytes.iter().zip(digits.chunks_exact_mut(2)) {
+        let halves = [byte >> 4, byte & 0xf];
+        pair.copy_from_slice(&halves.map(|half| DIGITS[usize::from(half)]));
+    }
+}
+
 /// Whether a header whose value is a list, such as `Connection`, contains this token. HTTP compares tokens
 /// without regard to case (RFC 9110 §5.6.2).
 pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
@@ -403,12 +426,6 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
 /// [`NOT_FORWARDED`]. `named`: the headers that `Connection` names.
 fn is_hop_by_hop(name: &HeaderName, named: &[HeaderName]) -> bool {
     NOT_FORWARDED.contains(name) || named.contains(name)
-}
-
-/// Removes the headers that apply to one connection only and must not be forwarded.
-fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    let named = named_by_connection(headers);
-    remove_headers_where(headers, |name| is_hop_by_hop(name, &named));
 }
 
 /// Removes the headers for which `should_remove` is true. Most messages have no such header, so checking each

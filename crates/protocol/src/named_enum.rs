@@ -4,12 +4,12 @@
 pub use serde;
 
 /// Declares an enum with the name of each variant, as metrics, logs and documents show it. The macro
-/// generates `ALL`, `NAMES`, `as_str` and `Serialize`, so that each variant and its name are written once.
+/// generates `ALL`, `NAMES`, `as_str` and `Serialize`, so that each variant and its name are written once. It derives
+/// `Debug`, `Clone`, `Copy`, `PartialEq` and `Eq`.
 ///
 /// ```
 /// tokenweir_protocol::named_enum! {
 ///     /// The answer.
-///     #[derive(Debug, Clone, Copy, PartialEq)]
 ///     pub enum Answer {
 ///         /// Yes.
 ///         Yes = "yes",
@@ -29,6 +29,7 @@ macro_rules! named_enum {
         }
     ) => {
         $(#[$attribute])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         $visibility enum $enum {
             $($(#[$variant_attribute])* $variant,)+
         }

@@ -4,6 +4,7 @@
 //! in bytes. Parsing a formatted value gives the value again.
 
 mod schema;
+mod settings;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -44,9 +44,6 @@ pub struct Candidate {
     pub backlog: f64,
     /// Estimated cost of prefill at the backend.
     pub prefill: PrefillCost,
-    /// Mean number of tokens from which `prefill` was learned, including the backlog before each request.
-    #[serde(skip)]
-    pub prefill_tokens: f32,
     /// Weight of `prefill`, from 0 to 1. The weight falls while the backend is idle. 0: the backend has
     /// had no output yet.
     pub prefill_freshness: f64,
@@ -98,7 +95,6 @@ impl Candidate {
                 + self.backlog
                 + self.prefill.base
                 + self.prefill.per_token
-                + f64::from(self.prefill_tokens)
                 + self.waiting
                 + self.running
                 + self.kv_usage.unwrap_or(0.0)

@@ -10,7 +10,7 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// A routing policy.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+    #[derive(Default, Hash)]
     #[derive(Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum PolicyKind {

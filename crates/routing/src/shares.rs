@@ -24,7 +24,8 @@ pub(crate) fn are_equal(candidates: &[Candidate]) -> bool {
         .all(|pair| pair[0].weight == pair[1].weight)
 }
 
-/// The indexes of the candidates within their share, or all candidates if their weights are equal.
+/// The indexes of the candidates that are at most [`MAX_DEBT`] requests ahead of their share. The weights must
+/// differ.
 pub(crate) fn within(candidates: &[Candidate]) -> Vec<usize> {
     let sum: f64 = candidates
         .iter()

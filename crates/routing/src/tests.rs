@@ -17,7 +17,6 @@ pub(super) fn idle_candidate() -> Candidate {
         key: 1,
         prompt: 1_000.0,
         output: 100.0,
-        prefill_tokens: 1_000.0,
         is_calibrated: true,
         has_usage: true,
         idle_seconds: 1.0,
@@ -283,19 +282,15 @@ fn policy_names_are_equal_in_configuration_and_metrics() {
 
 #[test]
 fn unobserved_backends_get_the_fastest_prefill_cost() {
-    let cost = |base| PrefillCost {
-        base,
-        per_token: 1e-5,
-    };
     let mut fleet = [
         Candidate {
-            prefill: cost(0.01),
+            prefill: PrefillCost::at_ratio(0.2),
             backlog: 3_000.0,
             prefill_freshness: 1.0,
             ..idle_candidate()
         },
         Candidate {
-            prefill: cost(0.5),
+            prefill: PrefillCost::at_ratio(10.0),
             prefill_freshness: 1.0,
             ..idle_candidate()
         },
@@ -312,20 +307,16 @@ fn unobserved_backends_get_the_fastest_prefill_cost() {
 
 #[test]
 fn an_unconfirmed_high_cost_moves_to_the_mean() {
-    let cost = |base| PrefillCost {
-        base,
-        per_token: 1e-5,
-    };
     let usual = Candidate {
-        prefill: cost(0.05),
+        prefill: PrefillCost::at_ratio(0.4),
         prefill_freshness: 1.0,
         ..idle_candidate()
     };
-    let millis_with = |base, prefill_freshness| {
+    let millis_with = |ratio, prefill_freshness| {
         let mut fleet = [
             usual,
             Candidate {
-                prefill: cost(base),
+                prefill: PrefillCost::at_ratio(ratio),
                 prefill_freshness,
                 ..usual
             },
@@ -333,37 +324,13 @@ fn an_unconfirmed_high_cost_moves_to_the_mean() {
         impute_missing_estimates(&mut fleet);
         fleet.map(|candidate| (1e3 * candidate.prefill.seconds(1_000.0)).round() as u32)
     };
-    assert_eq!(millis_with(1.0, 1.0), [60, 1_010]);
-    assert_eq!(millis_with(1.0, 0.01), [60, 79]);
+    assert_eq!(millis_with(8.0, 1.0), [60, 1_200]);
+    assert_eq!(millis_with(8.0, 0.01), [60, 83]);
     assert_eq!(
-        millis_with(0.01, 0.01)[1],
-        20,
+        millis_with(0.1, 0.01)[1],
+        15,
         "a low estimate gets requests, so it is tested"
     );
-}
-
-#[test]
-fn the_base_share_moves_half_way() {
-    let learned = |base, per_token| Candidate {
-        prefill: PrefillCost { base, per_token },
-        prefill_freshness: 1.0,
-        ..idle_candidate()
-    };
-    let mut fleet = [learned(0.05, 1e-4), learned(0.15, 1e-9)];
-    impute_missing_estimates(&mut fleet);
-    let millis = |seconds: f64| (1e3 * seconds).round() as u32;
-    assert_eq!(
-        fleet.map(|candidate| millis(candidate.prefill.base)),
-        [75, 125]
-    );
-    let usual = fleet.map(|candidate| {
-        millis(
-            candidate
-                .prefill
-                .seconds(f64::from(candidate.prefill_tokens)),
-        )
-    });
-    assert_eq!(usual, [150, 150]);
 }
 
 /// Routes non-streaming requests to backends that respond at once. Returns the number of requests of each

@@ -29,3 +29,7 @@ pub use secret::{
 pub use section::{
     ConfigSection, KnownBackends, KnownTenants, ListedSecret, OutputFile, ReloadClass, SecretList,
 };
+
+/// The problem of a key in a core section that only an option reads, in a program without options.
+pub const WITHOUT_OPTIONS: &str =
+    "this program was built without options: use a package, or build with `--features options`";

@@ -10,15 +10,17 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use tokenweir_engine::address::{BackendAddress, BackendAddressError};
 use tokenweir_net::client::receiver::Receiver;
+use tokenweir_protocol::settings_entry;
 
-/// A receiver of HTTP requests, such as a webhook.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ReceiverConfig {
-    /// The URL, or the location of a URL that is a secret.
-    pub url: ReceiverUrl,
-    /// Bearer token. `None`: none.
-    pub token: Option<Secret>,
+settings_entry! {
+    /// A receiver of HTTP requests, such as a webhook.
+    #[derive(Eq)]
+    pub struct ReceiverConfig {
+        /// The URL, or the location of a URL that is a secret.
+        pub url: ReceiverUrl,
+        /// Bearer token. `None`: none.
+        pub token: Option<Secret>,
+    }
 }
 
 /// The URL of a receiver.

@@ -63,7 +63,6 @@ pub struct ConfiguredSecret<'a> {
 
 named_enum! {
     /// A mistake in the location of a secret. The text at the position of the mistake may itself be a secret.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum SecretMistake {
         /// The configuration contains the secret itself instead of its location.
         Literal = "do not write the secret here; write `{ env: NAME }` or `{ file: PATH }` as its location",

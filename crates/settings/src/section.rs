@@ -10,8 +10,8 @@ pub trait ConfigSection<C> {
     /// The values of the section.
     type Values: Clone + Default;
 
-    /// When new values take effect.
-    const RELOAD: ReloadClass;
+    /// When new values take effect. Sections that need a restart state it.
+    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     /// The values if the configuration does not contain this section.
     fn defaults() -> Self::Values {

@@ -109,7 +109,6 @@ pub struct SimulatedOutput {
 
 named_enum! {
     /// The reason why an output ends, as vLLM's `finish_reason`.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum SimulatedFinishReason {
         /// The model stopped. The last token is the stop token and has no text.
         Stop = "stop",

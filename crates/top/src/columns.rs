@@ -30,11 +30,12 @@ pub(super) struct TableRow {
     pub(super) tone: CellTone,
 }
 
-/// A cell of a row: its text, the value by which rows are sorted, and its tone, which determines the colour.
+/// A cell of a row.
 #[derive(Debug, Clone)]
 pub(super) struct TableCell {
     pub(super) text: String,
-    sort_key: SortKey,
+    /// The value by which rows are sorted. `None`: unknown. The row is the last one in both sort directions.
+    sort_key: Option<SortKey>,
     pub(super) tone: CellTone,
 }
 
@@ -54,8 +55,6 @@ pub(super) enum CellTone {
 enum SortKey {
     Text(String),
     Number(f64),
-    /// The value is unknown. The row is the last one in both sort directions.
-    None,
 }
 
 /// GPU values that are older than this number of seconds are marked as old.
@@ -244,27 +243,26 @@ fn backend_row(backend: &BackendSummary) -> TableRow {
     let gpu_tone = gpu_tone(&gpus);
     TableRow {
         cells: vec![
-            TableCell::text(Some(&backend.name)),
+            text_cell(&*backend.name),
             TableCell {
-                sort_key: SortKey::Number(f64::from(condition as u8)),
-                ..TableCell::text(Some(state)).with_tone(tone)
+                sort_key: Some(SortKey::Number(f64::from(condition as u8))),
+                ..text_cell(state).with_tone(tone)
             },
-            TableCell::number(backend.ttft_seconds, seconds),
-            TableCell::number(backend.waiting, count),
-            TableCell::number(backend.failed_share, percent).with_tone(warning_if(is_failing)),
-            TableCell::number(backend.client_error_share, percent)
+            number_cell(backend.ttft_seconds, seconds),
+            number_cell(backend.waiting, count),
+            number_cell(backend.failed_share, percent).with_tone(warning_if(is_failing)),
+            number_cell(backend.client_error_share, percent)
                 .with_tone(warning_if(has_client_errors)),
-            TableCell::number(backend.kv_usage, percent).with_tone(kv_usage_tone(backend.kv_usage)),
-            TableCell::number(backend.running, count),
-            TableCell::number(backend.share, percent),
-            TableCell::number(Some(f64::from(backend.in_flight)), count),
-            TableCell::number(backend.scrape_age_seconds, seconds)
-                .with_tone(scrape_age_tone(backend)),
-            TableCell::text(backend.kv_events.as_deref()).with_tone(warning_if(is_missing)),
-            TableCell::number(gpus.utilization, percent).with_tone(gpu_tone),
-            TableCell::number(gpus.memory_usage, percent).with_tone(gpu_tone),
-            TableCell::text(Some(&backend.models.join(", "))),
-            TableCell::text(backend.condition_reason.as_deref()),
+            number_cell(backend.kv_usage, percent).with_tone(kv_usage_tone(backend.kv_usage)),
+            number_cell(backend.running, count),
+            number_cell(backend.share, percent),
+            number_cell(f64::from(backend.in_flight), count),
+            number_cell(backend.scrape_age_seconds, seconds).with_tone(scrape_age_tone(backend)),
+            text_cell(backend.kv_events.as_deref()).with_tone(warning_if(is_missing)),
+            number_cell(gpus.utilization, percent).with_tone(gpu_tone),
+            number_cell(gpus.memory_usage, percent).with_tone(gpu_tone),
+            text_cell(&*backend.models.join(", ")),
+            text_cell(backend.condition_reason.as_deref()),
         ],
         name: backend.name.clone(),
         tone: if condition.is_critical() {
@@ -318,18 +316,18 @@ fn group_row(group: &GroupSummary, seconds_counted: f64) -> TableRow {
     let requests = group.requests;
     let share = |count: u64| (requests > 0).then(|| count as f64 / requests as f64);
     let share_cell =
-        |count: u64| TableCell::number(share(count), percent).with_tone(warning_if(count > 0));
+        |count: u64| number_cell(share(count), percent).with_tone(warning_if(count > 0));
     TableRow {
         cells: vec![
-            TableCell::text(Some(&group.name)),
-            TableCell::number(rate(requests), number),
-            TableCell::number(group.ttft_seconds, seconds),
+            text_cell(&*group.name),
+            number_cell(rate(requests), number),
+            number_cell(group.ttft_seconds, seconds),
             share_cell(group.failed),
             share_cell(group.client_errors),
             share_cell(group.refused),
-            TableCell::number(rate(group.output_tokens), number),
-            TableCell::number(rate(group.prompt_tokens), number),
-            TableCell::number(Some(group.open_streams as f64), count),
+            number_cell(rate(group.output_tokens), number),
+            number_cell(rate(group.prompt_tokens), number),
+            number_cell(group.open_streams as f64, count),
         ],
         name: group.name.clone(),
         tone: CellTone::Plain,
@@ -345,15 +343,15 @@ fn stream_row(stream: &StreamSummary) -> TableRow {
     };
     TableRow {
         cells: vec![
-            TableCell::text(Some(&short_id(&stream.request_id))),
-            TableCell::text(Some(&words(&stream.phase))).with_tone(tone),
-            TableCell::number(Some(stream.age_seconds), seconds),
-            TableCell::number(Some(stream.tokens as f64), number),
-            TableCell::number(stream.last_output_age_seconds, seconds),
-            TableCell::number(Some(stream.prompt_tokens as f64), number),
-            TableCell::text(Some(stream.tenant.as_ref().unwrap_or(&stream.client))),
-            TableCell::text(stream.backend.as_deref()),
-            TableCell::text(Some(&stream.model)),
+            text_cell(&*short_id(&stream.request_id)),
+            text_cell(&*words(&stream.phase)).with_tone(tone),
+            number_cell(stream.age_seconds, seconds),
+            number_cell(stream.tokens as f64, number),
+            number_cell(stream.last_output_age_seconds, seconds),
+            number_cell(stream.prompt_tokens as f64, number),
+            text_cell(&**stream.tenant.as_ref().unwrap_or(&stream.client)),
+            text_cell(stream.backend.as_deref()),
+            text_cell(&*stream.model),
         ],
         name: stream.request_id.clone(),
         tone: CellTone::Plain,
@@ -369,18 +367,18 @@ fn ended_row(request: &EndedRequest) -> TableRow {
     let slow_cause = request.slow_cause.as_deref().map(words);
     TableRow {
         cells: vec![
-            TableCell::text(Some(&short_id(&request.request_id))),
-            TableCell::text(Some(&words(&request.outcome))).with_tone(tone),
-            TableCell::text(slow_cause.as_deref()).with_tone(CellTone::Warning),
-            TableCell::number(request.ttft_seconds, seconds),
-            TableCell::number(request.first_answer_seconds, seconds),
-            TableCell::number(Some(request.duration_seconds), seconds),
-            TableCell::number(request.output_tokens.map(|tokens| tokens as f64), number),
-            TableCell::number(Some(request.age_seconds), seconds).with_tone(CellTone::Quiet),
-            TableCell::text(request.backend.as_deref()),
-            TableCell::text(Some(request.tenant.as_ref().unwrap_or(&request.client))),
-            TableCell::text(Some(&request.model)),
-            TableCell::text(request.trace_id.as_deref()).with_tone(CellTone::Quiet),
+            text_cell(&*short_id(&request.request_id)),
+            text_cell(&*words(&request.outcome)).with_tone(tone),
+            text_cell(slow_cause.as_deref()).with_tone(CellTone::Warning),
+            number_cell(request.ttft_seconds, seconds),
+            number_cell(request.first_answer_seconds, seconds),
+            number_cell(request.duration_seconds, seconds),
+            number_cell(request.output_tokens.map(|tokens| tokens as f64), number),
+            number_cell(request.age_seconds, seconds).with_tone(CellTone::Quiet),
+            text_cell(request.backend.as_deref()),
+            text_cell(&**request.tenant.as_ref().unwrap_or(&request.client)),
+            text_cell(&*request.model),
+            text_cell(request.trace_id.as_deref()).with_tone(CellTone::Quiet),
         ],
         name: request.request_id.clone(),
         tone: CellTone::Plain,
@@ -400,51 +398,42 @@ impl TableRow {
         let (Some(left), Some(right)) = (self.cells.get(column), other.cells.get(column)) else {
             return Ordering::Equal;
         };
-        match (&left.sort_key, &right.sort_key) {
-            (SortKey::None, SortKey::None) => Ordering::Equal,
-            (SortKey::None, _) => Ordering::Greater,
-            (_, SortKey::None) => Ordering::Less,
-            (left, right) => {
-                let order = left.partial_cmp(right).unwrap_or(Ordering::Equal);
-                if is_descending {
-                    order.reverse()
-                } else {
-                    order
-                }
-            }
-        }
-        .then_with(|| {
-            let order = natural_key(&self.name).cmp(&natural_key(&other.name));
-            if is_descending {
-                order.reverse()
-            } else {
-                order
-            }
+        let unknown = left.sort_key.is_none().cmp(&right.sort_key.is_none());
+        let order = left.sort_key.partial_cmp(&right.sort_key);
+        let order = order.unwrap_or(Ordering::Equal);
+        let order = order.then_with(|| natural_key(&self.name).cmp(&natural_key(&other.name)));
+        unknown.then(if is_descending {
+            order.reverse()
+        } else {
+            order
         })
     }
 }
 
 impl TableCell {
-    fn text(value: Option<&str>) -> Self {
-        let sort_key = value.map_or(SortKey::None, |value| SortKey::Text(natural_key(value)));
-        Self {
-            text: text(value.unwrap_or_default()),
-            sort_key,
-            tone: CellTone::Plain,
-        }
-    }
-
-    fn number(value: Option<f64>, format: impl FnOnce(Option<f64>) -> String) -> Self {
-        let sort_key = value.map_or(SortKey::None, SortKey::Number);
-        Self {
-            text: format(value),
-            sort_key,
-            tone: CellTone::Plain,
-        }
-    }
-
     fn with_tone(self, tone: CellTone) -> Self {
         Self { tone, ..self }
+    }
+}
+
+fn text_cell<'a>(value: impl Into<Option<&'a str>>) -> TableCell {
+    let value = value.into();
+    TableCell {
+        text: text(value.unwrap_or_default()),
+        sort_key: value.map(|value| SortKey::Text(natural_key(value))),
+        tone: CellTone::Plain,
+    }
+}
+
+fn number_cell(
+    value: impl Into<Option<f64>>,
+    format: impl FnOnce(Option<f64>) -> String,
+) -> TableCell {
+    let value = value.into();
+    TableCell {
+        text: format(value),
+        sort_key: value.map(SortKey::Number),
+        tone: CellTone::Plain,
     }
 }
 

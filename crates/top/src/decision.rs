@@ -1,6 +1,6 @@
 //! Renders a routing decision as lines of text.
 
-use super::formatting::{common_end, count, cut, percent, seconds, text, words};
+use super::formatting::{common_end, count, cut, label, percent, rows, seconds, text, words};
 use super::waterfall;
 use serde_json::Value;
 
@@ -85,17 +85,8 @@ fn candidate_lines(decision: &Value) -> Vec<String> {
 /// Width of the names of backends in the table of candidates, in characters.
 const NAME_WIDTH: usize = 24;
 
-fn rows(list: &Value) -> impl Iterator<Item = &Value> {
-    list.as_array().into_iter().flatten()
-}
-
 fn word(value: &Value) -> String {
     text(value.as_str().unwrap_or_default())
-}
-
-/// An identifier in a JSON document, in words. A dash if the value is not a text.
-fn label(value: &Value) -> String {
-    words(value.as_str().unwrap_or_default())
 }
 
 fn token_counts(values: &Value) -> String {
@@ -179,16 +170,13 @@ fn deciding_cost(decision: &Value) -> String {
         return String::new();
     };
     let cost = |candidate: &Value| candidate["cost"].as_f64();
-    let chosen = rows(&decision["candidates"])
-        .find(|candidate| candidate["chosen"] == true)
-        .and_then(cost);
-    let Some(chosen) = chosen else {
+    let mut candidates = rows(&decision["candidates"]);
+    let chosen = candidates.find(|candidate| candidate["chosen"] == true);
+    let Some(chosen) = chosen.and_then(cost) else {
         return String::new();
     };
-    let ties = rows(&decision["candidates"])
-        .filter_map(cost)
-        .filter(|cost| *cost <= tie)
-        .count();
+    let costs = rows(&decision["candidates"]).filter_map(cost);
+    let ties = costs.filter(|cost| *cost <= tie).count();
     let is_tie = if ties > 1 && chosen <= tie {
         format!(", a tie with {} (up to {})", ties - 1, seconds(Some(tie)))
     } else {
@@ -220,24 +208,17 @@ fn candidate_line(candidate: &Value, name: &str) -> String {
 /// The line about the longest gaps between the chunks of a slow or broken stream. `None`: the document lacks
 /// the times of the chunks.
 fn longest_gaps(timings: &Value) -> Option<String> {
-    let gaps = timings["longest_gaps"]
-        .as_array()?
-        .iter()
-        .take(4)
-        .map(|gap| {
-            let length = seconds(gap["gap_ms"].as_f64().map(|ms| ms / 1e3));
-            format!("{length} after {}", count(gap["after_chunks"].as_f64()))
-        });
-    let gaps: Vec<String> = gaps.collect();
-    let gaps = if gaps.is_empty() {
-        "none of 100ms".to_owned()
-    } else {
-        gaps.join(", ")
-    };
-    Some(format!(
-        "gaps       {gaps} ({} chunks)",
-        count(timings["chunks"].as_f64())
-    ))
+    let mut gaps = Vec::new();
+    for gap in timings["longest_gaps"].as_array()?.iter().take(4) {
+        let length = seconds(gap["gap_ms"].as_f64().map(|ms| ms / 1e3));
+        let after = count(gap["after_chunks"].as_f64());
+        gaps.push(format!("{length} after {after}"));
+    }
+    if gaps.is_empty() {
+        gaps.push("none of 100ms".to_owned());
+    }
+    let chunks = count(timings["chunks"].as_f64());
+    Some(format!("gaps       {} ({chunks} chunks)", gaps.join(", ")))
 }
 
 #[cfg(test)]

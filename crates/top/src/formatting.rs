@@ -1,5 +1,6 @@
 //! Formats numbers and times as short texts. An unknown value is shown as a dash.
 
+use serde_json::Value;
 use tokenweir_api::LatencyQuantiles;
 
 const MISSING: &str = "–";
@@ -86,6 +87,16 @@ pub(super) fn text(value: &str) -> String {
 /// An identifier of the gateway in words, such as `engine queue` for `engine_queue`.
 pub(super) fn words(identifier: &str) -> String {
     text(&identifier.replace('_', " "))
+}
+
+/// An identifier in a JSON document, in words. A dash if the value is not a text.
+pub(super) fn label(value: &Value) -> String {
+    words(value.as_str().unwrap_or_default())
+}
+
+/// The items of a list in a JSON document. Empty: the value is not a list.
+pub(super) fn rows(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
 }
 
 /// The first 8 characters of a request id. `tokenweir explain` accepts them instead of the whole id.

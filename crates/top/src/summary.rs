@@ -14,11 +14,8 @@ pub fn status_lines(gateway: &GatewaySnapshot) -> Vec<String> {
     lines.extend(backend_table(&gateway.backends));
     lines.extend(main_clients(&gateway.clients));
     lines.extend(changes(gateway));
-    lines.extend(
-        VerdictGroup::fold(&gateway.verdicts)
-            .iter()
-            .map(verdict_line),
-    );
+    let groups = VerdictGroup::fold(&gateway.verdicts);
+    lines.extend(groups.iter().map(verdict_line));
     lines
 }
 
@@ -32,19 +29,16 @@ fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
     let held = gateway.held_because.as_deref();
     let held = held.map_or_else(String::new, |why| format!(": {}", text(why)));
     let last = &gateway.last_minute;
-    let times = [("TTFT", last.ttft), ("first answer", last.first_answer)];
-    let known = times
-        .into_iter()
-        .filter(|(_, quantiles)| quantiles.is_some());
-    let times = known.fold(String::new(), |times, (name, quantiles)| {
-        times + ", " + &format_quantiles(name, quantiles)
-    });
+    let mut times = String::new();
+    for (name, quantiles) in [("TTFT", last.ttft), ("first answer", last.first_answer)] {
+        if quantiles.is_some() {
+            times = times + ", " + &format_quantiles(name, quantiles);
+        }
+    }
     // The clock of a request starts when the gateway reads the request. A gateway without CPU time reads late,
     // so the times are too short.
-    let is_starved = gateway
-        .verdicts
-        .iter()
-        .any(|verdict| verdict.verdict == "gateway_starved");
+    let mut verdicts = gateway.verdicts.iter();
+    let is_starved = verdicts.any(|verdict| verdict.verdict == "gateway_starved");
     let bounds = if is_starved { " (lower bounds)" } else { "" };
     let mut client_errors = last.backend_client_errors.clone();
     for (status, count) in &last.gateway_client_errors {
@@ -89,11 +83,9 @@ pub(super) fn answers(counts: &AnswerCounts) -> String {
     let Some(share) = counts.good_share() else {
         return String::new();
     };
-    let bad: Vec<String> = counts
-        .bad()
-        .iter()
-        .map(|(class, count)| format!("{count} {class}"))
-        .collect();
+    let bad = counts.bad();
+    let bad = bad.iter().map(|(class, count)| format!("{count} {class}"));
+    let bad: Vec<String> = bad.collect();
     let share = percent(Some(share));
     if bad.is_empty() {
         format!("{share} good answers  ")

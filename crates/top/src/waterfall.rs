@@ -1,6 +1,6 @@
 //! The parts of a request as bars on a time axis, for `tokenweir explain`.
 
-use super::formatting::{seconds, words};
+use super::formatting::{label, rows, seconds};
 use serde_json::Value;
 
 /// A part of a request.
@@ -49,11 +49,7 @@ pub(super) fn bars(decision: &Value) -> Vec<String> {
 fn parts(decision: &Value) -> Vec<Part> {
     let mut parts = Vec::new();
     for phase in rows(&decision["phases"]) {
-        push(
-            &mut parts,
-            words(phase["phase"].as_str().unwrap_or_default()),
-            &phase["seconds"],
-        );
+        push(&mut parts, label(&phase["phase"]), &phase["seconds"]);
         if phase["phase"] == "gateway" {
             add_failed_attempts(&mut parts, &decision["attempts"]);
         }
@@ -66,10 +62,7 @@ fn add_failed_attempts(parts: &mut Vec<Part>, attempts: &Value) {
     let attempts: Vec<&Value> = rows(attempts).collect();
     let failed = attempts.split_last().map_or(&[][..], |(_, failed)| failed);
     for attempt in failed {
-        let name = format!(
-            "at {}",
-            words(attempt["backend"].as_str().unwrap_or_default())
-        );
+        let name = format!("at {}", label(&attempt["backend"]));
         push(parts, name, &attempt["seconds"]);
     }
 }
@@ -99,10 +92,6 @@ fn push(parts: &mut Vec<Part>, name: String, seconds: &Value) {
     if let Some(seconds) = seconds.as_f64().filter(|seconds| *seconds > 0.0) {
         parts.push(Part { name, seconds });
     }
-}
-
-fn rows(list: &Value) -> impl Iterator<Item = &Value> {
-    list.as_array().into_iter().flatten()
 }
 
 #[cfg(test)]

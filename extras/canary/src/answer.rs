@@ -20,7 +20,7 @@ const MAX_ANSWER_BYTES: usize = 64 << 10;
 
 named_enum! {
     /// The result of a canary request.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    #[derive(PartialOrd, Ord)]
     pub(crate) enum CanaryResult {
         /// The backend generated a token.
         Answered = "answered",

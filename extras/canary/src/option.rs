@@ -2,54 +2,52 @@
 
 use crate::facet::CanaryFacet;
 use crate::rows;
-use crate::settings::{CanarySettings, Section};
+use crate::settings::CanarySettings;
 use crate::task::CanaryTask;
-use std::sync::Arc;
-use std::time::Instant;
 use tokenweir_diagnose::DiagnosisSample;
 use tokenweir_engine::address::BackendId;
 use tokenweir_gateway::backend::health_checker::CheckContext;
 use tokenweir_gateway::backend::{Backend, BackendDriver};
-use tokenweir_gateway::metric::MetricDescriptor;
-use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
-use tokenweir_option::{DiagnosisHooks, GatewayOption, OptionParts};
+use tokenweir_net::supervise::{self, SupervisedTask};
+use tokenweir_option::prelude::*;
 use tokio::sync::watch;
 
 /// Sends the canary requests of one backend.
 const TASK: BackgroundTask = BackgroundTask::new("canary");
 
 /// Canary requests to all backends of a pool.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct CanaryRequests {
     settings: watch::Sender<CanarySettings>,
 }
 
 impl GatewayOption for CanaryRequests {
-    type Section = Section;
     type Settings = CanarySettings;
     const ROWS: &'static [MetricDescriptor] = rows::ROWS;
     const TASKS: &'static [BackgroundTask] = &[TASK];
 
-    fn new(settings: &CanarySettings) -> Self {
-        Self {
-            settings: watch::Sender::new(*settings),
-        }
-    }
-
-    fn configure(&self, settings: &CanarySettings) {
-        self.settings.send_if_modified(|current| {
-            let is_changed = current != settings;
-            *current = *settings;
-            is_changed
-        });
-    }
-
-    fn attach(self: &Arc<Self>, parts: &mut OptionParts) {
-        parts
-            .facets
-            .push(Box::new(|| Box::<CanaryFacet>::default()));
+    fn start(
+        self: &Arc<Self>,
+        settings: CanarySettings,
+        _: &StartContext<'_>,
+        parts: &mut OptionParts,
+    ) -> Result<(), StartError> {
+        self.configure(settings);
         parts.drivers.push(self.clone());
         parts.diagnosis.push(self.clone());
+        Ok(())
+    }
+
+    fn facet(&self) -> Option<Box<dyn BackendFacet>> {
+        Some(Box::<CanaryFacet>::default())
+    }
+
+    fn configure(&self, settings: CanarySettings) {
+        self.settings.send_if_modified(|current| {
+            let is_changed = *current != settings;
+            *current = settings;
+            is_changed
+        });
     }
 }
 

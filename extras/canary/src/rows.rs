@@ -3,7 +3,7 @@
 use crate::answer::CanaryResult;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use tokenweir_gateway::metric::prelude::*;
 use tokenweir_gateway::status::StatusBlock;
 
 /// The canary requests of one backend for status pages.
@@ -28,21 +28,18 @@ impl StatusBlock for CanaryStatus {
 
 /// The metrics of canary requests.
 pub(crate) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::new(
+    row(
         "tokenweir_canary_requests_total",
         "Canary requests to the backend, by result. They do not count as requests of clients.",
-        &[
-            MetricLabel::BACKEND,
-            MetricLabel::fixed("result", || CanaryResult::NAMES.to_vec()),
-        ],
-        MetricSource::BackendValues(|backend, emit| {
+        &[BACKEND, fixed("result", CanaryResult::NAMES)],
+        BackendValues(|backend, emit| {
             let status: CanaryStatus = backend.blocks.get_or_default();
             for (result, count) in status.counts {
                 emit(&[result.as_str()], Some(count as f64));
             }
         }),
     ),
-    MetricDescriptor::of_backend(
+    of_backend(
         "tokenweir_canary_seconds",
         "Duration of the last canary request to the backend. No series: there was none.",
         |backend| backend.blocks.get::<CanaryStatus>()?.seconds,

@@ -1,30 +1,26 @@
 //! The section `canary`: canary requests to backends without traffic.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use tokenweir_protocol::units;
+use tokenweir_protocol::{settings, units};
 use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, require, violation_of};
 
 /// Minimum interval: more frequent requests would be load.
 const MIN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Whether and when the gateway sends canary requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct CanarySettings {
-    /// Whether backends without traffic get canary requests.
-    pub enabled: bool,
-    /// Time between two canary requests to a backend. A backend that answered a client in this time gets none.
-    #[serde(with = "units::Duration")]
-    pub interval: Duration,
-    /// Maximum time for the whole answer.
-    #[serde(with = "units::Duration")]
-    pub timeout: Duration,
+settings! {
+    /// Whether and when the gateway sends canary requests.
+    #[derive(Copy, Eq)]
+    pub struct CanarySettings {
+        /// Whether backends without traffic get canary requests.
+        pub enabled: bool,
+        /// Time between two canary requests to a backend. A backend that answered a client in this time gets none.
+        #[serde(with = "units::Duration")]
+        pub interval: Duration,
+        /// Maximum time for the whole answer.
+        #[serde(with = "units::Duration")]
+        pub timeout: Duration,
+    }
 }
-
-/// The section `canary`.
-pub struct Section;
 
 impl Default for CanarySettings {
     /// The default: off. If enabled, every 30 s with a timeout of 10 s.
@@ -37,8 +33,8 @@ impl Default for CanarySettings {
     }
 }
 
-impl<C> ConfigSection<C> for Section {
-    type Values = CanarySettings;
+impl<C> ConfigSection<C> for CanarySettings {
+    type Values = Self;
     const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(canary: &CanarySettings, _: &C) -> CheckResult {

@@ -2,9 +2,9 @@
 //! that this needs, and what continues the stream. What joins the streams is [`tokenweir_request::continuation`].
 
 mod memory;
+mod option;
 pub mod rows;
 mod search;
 mod step;
 
-pub use rows::add_to_decision;
 pub use step::{ContinuationSettings, ContinuationStreams};

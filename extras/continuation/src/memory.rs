@@ -1,8 +1,8 @@
 //! Limits the memory that streams keep so that another backend can continue them after an interruption.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use tokenweir_protocol::atomic::AtomicCount;
 use tokenweir_protocol::limits::Party;
 use tokenweir_protocol::limits::memory_charge::{Charge, MemoryLimits};
 use tokenweir_protocol::mutex::lock;
@@ -10,15 +10,15 @@ use tokenweir_protocol::mutex::lock;
 /// Counts the memory that streams keep for their continuation.
 #[derive(Debug, Default)]
 pub(crate) struct ContinuationMemory {
-    limit: AtomicUsize,
-    total: Arc<AtomicUsize>,
+    limit: AtomicCount,
+    total: Arc<AtomicCount>,
     parties: Mutex<Parties>,
 }
 
 /// The bytes that the streams of each party keep.
 #[derive(Debug, Default)]
 struct Parties {
-    used: HashMap<Party, Arc<AtomicUsize>>,
+    used: HashMap<Party, Arc<AtomicCount>>,
     /// Number of parties at which the parties without a stream are removed.
     prune_at: usize,
 }
@@ -29,17 +29,17 @@ const MIN_PRUNED_PARTIES: usize = 256;
 impl ContinuationMemory {
     /// Changes the limit, in bytes, for streams that begin from now on.
     pub(crate) fn set_limit(&self, limit: usize) {
-        self.limit.store(limit, Ordering::Relaxed);
+        self.limit.set(limit);
     }
 
     /// Number of bytes that all streams keep now for their continuation.
     pub(crate) fn used_bytes(&self) -> usize {
-        self.total.load(Ordering::Relaxed)
+        self.total.get()
     }
 
     /// The memory limits for a stream. All streams of one tenant or address may use half of the memory.
     pub(crate) fn limits(&self) -> MemoryLimits {
-        let total = self.limit.load(Ordering::Relaxed);
+        let total = self.limit.get();
         MemoryLimits {
             one: total,
             party: total / 2,

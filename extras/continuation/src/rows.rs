@@ -1,11 +1,9 @@
 //! Status and metrics of streams that another backend continues.
 
-use crate::step::ContinuationStreams;
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::sync::Arc;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
-use tokenweir_gateway::status::{StatusBlock, StatusSource};
+use tokenweir_gateway::metric::prelude::*;
+use tokenweir_gateway::status::StatusBlock;
 use tokenweir_gateway::telemetry::decision_log::{DecisionLogEntry, round_significant};
 use tokenweir_request::continuation::{
     Continuation, ContinuationRefusal, Continuations, InterruptionCause,
@@ -21,35 +19,31 @@ impl StatusBlock for ContinuationBytes {
 
 /// The metrics of streams that another backend continues.
 pub const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::new(
+    row(
         "tokenweir_stream_continuations_total",
         "Streams that another backend continued after output was sent, by cause.",
-        &[MetricLabel::fixed("cause", || {
-            InterruptionCause::NAMES.to_vec()
-        })],
-        MetricSource::Record(|record, emit| {
+        &[fixed("cause", InterruptionCause::NAMES)],
+        Record(|record, emit| {
             for continuation in &Continuations::of(record).begun {
                 emit(&[continuation.cause.as_str()], 1.0);
             }
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_stream_continuations_refused_total",
         "Interrupted streams that no other backend continued, by reason.",
-        &[MetricLabel::fixed("reason", || {
-            ContinuationRefusal::NAMES.to_vec()
-        })],
-        MetricSource::RecordEvent(|record| {
+        &[fixed("reason", ContinuationRefusal::NAMES)],
+        RecordEvent(|record| {
             Continuations::of(record)
                 .refusal
                 .map(ContinuationRefusal::as_str)
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_stream_continuation_seconds_total",
         "Time from the interruption of a stream to its next output, if another backend continued it.",
         &[],
-        MetricSource::RecordValue(|record| {
+        RecordValue(|record| {
             let gap: f64 = Continuations::of(record)
                 .begun
                 .iter()
@@ -58,7 +52,7 @@ pub const ROWS: &[MetricDescriptor] = &[
             (gap > 0.0).then_some(gap)
         }),
     ),
-    MetricDescriptor::value(
+    value(
         "tokenweir_stream_continuation_memory_bytes",
         "Memory for the continuation of the open streams by another backend (limits.continuation_memory).",
         |status| {
@@ -85,9 +79,4 @@ fn to_json(continuation: &Continuation) -> Value {
         "tokens": continuation.tokens,
         "gap_seconds": continuation.gap().map(round_significant),
     })
-}
-
-/// Returns a function that adds the memory of this data.
-pub fn status_source(streams: Arc<ContinuationStreams>) -> StatusSource {
-    Arc::new(move |status, _| status.blocks.add(ContinuationBytes(streams.used_bytes())))
 }

@@ -34,8 +34,8 @@ pub struct ContinuationSettings {
 /// The continuation of all streams.
 #[derive(Debug, Default)]
 pub struct ContinuationStreams {
-    settings: ArcSwap<ContinuationSettings>,
-    memory: ContinuationMemory,
+    pub(crate) settings: ArcSwap<ContinuationSettings>,
+    pub(crate) memory: ContinuationMemory,
 }
 
 /// The continuation of the stream of one request. The exchange has what it needs.
@@ -45,12 +45,6 @@ struct Continuation;
 const TOKEN_IDS_FIELD: &str = "return_token_ids";
 
 impl ContinuationStreams {
-    /// Changes the settings, for streams that begin from now on.
-    pub fn configure(&self, settings: ContinuationSettings) {
-        self.memory.set_limit(settings.memory_bytes);
-        self.settings.store(Arc::new(settings));
-    }
-
     /// Number of bytes that all streams keep now for their continuation.
     pub fn used_bytes(&self) -> usize {
         self.memory.used_bytes()

@@ -1,8 +1,8 @@
 //! Tests of DNS discovery with a name server on loopback.
 
 use super::*;
+use crate::DiscoveryChange;
 use crate::dns_watcher::DnsWatcher;
-use crate::{DiscoveryChange, DiscoverySource};
 use hickory_resolver::config::{NameServerConfig, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::op::{Message, ResponseCode};

@@ -1,7 +1,7 @@
 //! Resolves a DNS name at an interval and reports changes of its backends.
 
+use super::DiscoveryChange;
 use super::dns::{DnsQuery, DnsResolver};
-use super::{DiscoveryChange, DiscoverySource};
 use std::time::Duration;
 use tokenweir_engine::address::BackendAddress;
 
@@ -20,7 +20,7 @@ pub struct DnsWatcher {
 }
 
 impl DnsWatcher {
-    /// Creates the source. It resolves the name at the first call of [`DiscoverySource::changed`],
+    /// Creates the source. It resolves the name at the first call of [`Self::changed`],
     /// and then `interval` after each result.
     pub fn new(resolver: DnsResolver, query: DnsQuery, interval: Duration) -> Self {
         Self {
@@ -32,11 +32,10 @@ impl DnsWatcher {
             failures: 0,
         }
     }
-}
 
-impl DiscoverySource for DnsWatcher {
-    /// Resolves the name until its addresses change. A response without addresses counts as a failure.
-    async fn changed(&mut self) -> DiscoveryChange {
+    /// Resolves the name until its addresses change, or until it begins or ceases to fail. Failures are logged. A
+    /// response without addresses counts as a failure.
+    pub async fn changed(&mut self) -> DiscoveryChange {
         loop {
             if std::mem::replace(&mut self.has_queried, true) {
                 tokio::time::sleep(self.interval).await;
@@ -48,7 +47,7 @@ impl DiscoverySource for DnsWatcher {
             } else {
                 0
             };
-            let (name, reported) = (&self.query, self.last_reported.len());
+            let name = &self.query;
             match result {
                 Err(error) if failed == 1 => {
                     return DiscoveryChange::Problem(Some(format!("DNS name {name}: {error}")));
@@ -60,7 +59,7 @@ impl DiscoverySource for DnsWatcher {
                     tracing::warn!(
                         %name,
                         %error,
-                        known = reported,
+                        known = self.last_reported.len(),
                         "DNS discovery failed: keeping the known backends of this name"
                     );
                 }

@@ -3,24 +3,26 @@
 use http::Uri;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokenweir_protocol::settings_entry;
 
-/// A Kubernetes Service or an `InferencePool` whose pods are backends. It has one of `service` and `pool`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct KubernetesConfig {
-    /// Name of the Service.
-    pub service: Option<String>,
-    /// Name of the `InferencePool` of the Gateway API (`inference.networking.k8s.io/v1`). Its first target
-    /// port is that of the backends.
-    pub pool: Option<String>,
-    /// Namespace of the Service or pool. `None`: the namespace of the gateway.
-    pub namespace: Option<String>,
-    /// Port of the pods: a number, or its name in the Service. `None`: the only port of the
-    /// Service. Not for `pool`.
-    pub port: Option<PodPort>,
-    /// URL of the API server, without credentials. `None`: the API server of the cluster, or of
-    /// `KUBECONFIG`.
-    pub url: Option<String>,
+settings_entry! {
+    /// A Kubernetes Service or an `InferencePool` whose pods are backends. It has one of `service` and `pool`.
+    #[derive(Eq)]
+    pub struct KubernetesConfig {
+        /// Name of the Service.
+        pub service: Option<String>,
+        /// Name of the `InferencePool` of the Gateway API (`inference.networking.k8s.io/v1`). Its first target
+        /// port is that of the backends.
+        pub pool: Option<String>,
+        /// Namespace of the Service or pool. `None`: the namespace of the gateway.
+        pub namespace: Option<String>,
+        /// Port of the pods: a number, or its name in the Service. `None`: the only port of the
+        /// Service. Not for `pool`.
+        pub port: Option<PodPort>,
+        /// URL of the API server, without credentials. `None`: the API server of the cluster, or of
+        /// `KUBECONFIG`.
+        pub url: Option<String>,
+    }
 }
 
 /// The port of pods.
@@ -87,7 +89,7 @@ impl KubernetesConfig {
         let has_user = url
             .authority()
             .is_none_or(|authority| authority.as_str().contains('@'));
-        Some(url).filter(|_| is_http && !has_user)
+        (is_http && !has_user).then_some(url)
     }
 }
 

@@ -14,12 +14,7 @@ pub mod dns_watcher;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 
-use std::future::Future;
 use tokenweir_engine::address::BackendAddress;
-use tokenweir_net::supervise::BackgroundTask;
-
-/// Runs one discovery source.
-pub const TASK: BackgroundTask = BackgroundTask::new("discovery");
 
 /// A backend that a discovery source found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,11 +38,4 @@ pub enum DiscoveryChange {
     Backends(Vec<DiscoveredBackend>),
     /// The error of a source that has failed twice in succession. `None`: the source works again.
     Problem(Option<String>),
-}
-
-/// A source of backend addresses.
-pub trait DiscoverySource: Send {
-    /// Waits until the list of addresses differs from the list that was returned last, or until the
-    /// source begins or ceases to fail. Failures are logged and retried.
-    fn changed(&mut self) -> impl Future<Output = DiscoveryChange> + Send;
 }

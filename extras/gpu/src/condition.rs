@@ -4,31 +4,32 @@ use crate::page::{GpuValues, ThrottleReasons};
 use tokenweir_diagnose::GpuCondition;
 
 /// Combines the values of these GPUs.
-pub(crate) fn condition_of<'a>(gpus: impl Iterator<Item = &'a GpuValues>) -> GpuCondition {
-    let gpus: Vec<&GpuValues> = gpus.collect();
-    let used = sum(gpus.iter().map(|gpu| gpu.memory_used_bytes));
-    let free = sum(gpus.iter().map(|gpu| gpu.memory_free_bytes));
+pub(crate) fn condition_of(gpus: &[GpuValues]) -> GpuCondition {
     let throttles = gpus.iter().filter_map(|gpu| gpu.throttle_reasons);
-    let utilization = sum(gpus.iter().map(|gpu| gpu.utilization));
     let reporting = gpus.iter().filter(|gpu| gpu.utilization.is_some()).count();
+    let utilization = sum(gpus, |gpu| gpu.utilization);
     GpuCondition {
-        count: gpus.len(),
         utilization: utilization.map(|total| total / reporting as f64),
-        memory_used_bytes: used,
-        memory_bytes: used.zip(free).map(|(used, free)| used + free),
-        max_temperature_celsius: gpus
-            .iter()
-            .filter_map(|gpu| gpu.temperature_celsius)
-            .max_by(f64::total_cmp),
+        max_temperature_celsius: max(gpus, |gpu| gpu.temperature_celsius),
         is_throttled: throttles.map(ThrottleReasons::has_fault).max(),
-        last_xid: gpus
-            .iter()
-            .filter_map(|gpu| gpu.last_xid)
-            .max_by(f64::total_cmp),
     }
 }
 
+/// Used share of the memory of all GPUs, 0 to 1. `None`: not known.
+pub(crate) fn memory_usage(gpus: &[GpuValues]) -> Option<f64> {
+    let used = sum(gpus, |gpu| gpu.memory_used_bytes)?;
+    let total = used + sum(gpus, |gpu| gpu.memory_free_bytes)?;
+    (total > 0.0).then(|| used / total)
+}
+
+/// The greatest of the known values. `None`: no value is known.
+pub(crate) fn max(gpus: &[GpuValues], value: fn(&GpuValues) -> Option<f64>) -> Option<f64> {
+    gpus.iter().filter_map(value).max_by(f64::total_cmp)
+}
+
 /// The sum of the known values. `None`: no value is known.
-fn sum(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
-    values.flatten().reduce(|total, value| total + value)
+fn sum(gpus: &[GpuValues], value: fn(&GpuValues) -> Option<f64>) -> Option<f64> {
+    gpus.iter()
+        .filter_map(value)
+        .reduce(|total, value| total + value)
 }

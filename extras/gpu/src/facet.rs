@@ -17,6 +17,8 @@ pub struct GpuFacet {
     /// Whether a GPU of the backend lowers its clock because of a fault of cooling or of the power
     /// supply. False: no GPU lowers its clock, or the state of the GPUs is not known.
     pub(crate) is_throttled: AtomicFlag,
+    /// The highest code of the last Xid error of each GPU. 0: there was none. `None`: not known.
+    pub(crate) last_xid: Mutex<Option<f64>>,
 }
 
 /// What a backend costs.
@@ -56,6 +58,11 @@ impl BackendFacet for GpuFacet {
 
     fn add_status(&self, _: &BackendTargets, blocks: &mut StatusBlocks) {
         blocks.add(*lock(&self.cost));
+    }
+
+    fn fact(&self) -> Option<(&'static str, String)> {
+        let xid = (*lock(&self.last_xid))?;
+        Some(("last Xid error of its GPUs", format!("{xid:.0}")))
     }
 
     fn complete_condition(&self, condition: &mut BackendCondition) {

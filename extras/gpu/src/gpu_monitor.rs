@@ -4,6 +4,7 @@ use super::exporter_scraper::{LatestScrape, ScrapedExporter};
 use super::facet::GpuFacet;
 use super::gpu_status::{BackendGpu, BackendGpus, GpuAssignment, GpuExporterStatus, GpuExporters};
 use super::settings::{GpuExporter, GpuSettings};
+use crate::condition::{condition_of, max};
 use crate::page::{GpuBackend, GpuOwners, GpuSourcePlace};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -23,6 +24,7 @@ pub const TASK: BackgroundTask = BackgroundTask::new("gpu_scrape");
 /// Runs the scrapes of all DCGM exporters, and assigns their GPUs to backends.
 #[derive(Debug, Default)]
 pub struct GpuMonitor {
+    configured: Mutex<GpuSettings>,
     /// Each exporter with the task that scrapes it. The task ends when its `SupervisedTask` is dropped.
     exporters: Mutex<Vec<(Arc<ScrapedExporter>, SupervisedTask)>>,
 }
@@ -50,6 +52,12 @@ impl GpuMonitor {
         };
         let started = settings.exporters.iter().map(start).collect();
         *exporters = started;
+        lock(&self.configured).clone_from(settings);
+    }
+
+    /// Whether the scrapes run with these settings.
+    pub(crate) fn is_configured_as(&self, settings: &GpuSettings) -> bool {
+        *lock(&self.configured) == *settings
     }
 
     /// Assigns the GPUs of all exporters to the backends that own them. The name, the host and the
@@ -98,22 +106,8 @@ impl GpuMonitor {
         assignment
     }
 
-    /// Assigns the GPUs of all exporters to these backends of the pool.
-    fn assign_to(&self, backends: &[Arc<Backend>], now: Instant) -> GpuAssignment {
-        let owners = backends.iter().map(|backend| {
-            let identity = &backend.identity;
-            let host = identity.address.host_and_port().0;
-            GpuBackend {
-                id: identity.id.as_str(),
-                host,
-                pod: identity.settings().pod.clone(),
-            }
-        });
-        self.assign(owners, now)
-    }
-
     /// Adds the GPUs of each backend, and the state of the exporters, to a status.
-    pub fn add_status(&self, status: &mut StatusSnapshot, now: Instant) {
+    pub(crate) fn add_gpus(&self, status: &mut StatusSnapshot, now: Instant) {
         let host = |url: &str| {
             BackendAddress::parse(url)
                 .map(|url| url.host_and_port().0)
@@ -151,14 +145,23 @@ impl DiagnosisHooks for GpuMonitor {
         samples: &mut [(BackendId, DiagnosisSample)],
         now: Instant,
     ) {
-        let assignment = self.assign_to(backends, now);
-        let conditions = assignment.conditions();
-        for ((backend, (_, sample)), condition) in backends.iter().zip(samples).zip(conditions) {
-            let is_throttled = condition.as_ref().and_then(|gpus| gpus.is_throttled);
-            if let Some(gpus) = backend.facets.get::<GpuFacet>() {
-                gpus.is_throttled.set(is_throttled.unwrap_or(false));
+        let owners = backends.iter().map(|backend| {
+            let identity = &backend.identity;
+            GpuBackend {
+                id: identity.id.as_str(),
+                host: identity.address.host_and_port().0,
+                pod: identity.settings().pod.clone(),
             }
-            sample.gpus = condition;
+        });
+        let assignment = self.assign(owners, now);
+        let values = assignment.fresh_values();
+        for ((backend, (_, sample)), gpus) in backends.iter().zip(samples).zip(values) {
+            let condition = condition_of(&gpus);
+            if let Some(facet) = backend.facets.get::<GpuFacet>() {
+                facet.is_throttled.set(condition.is_throttled == Some(true));
+                *lock(&facet.last_xid) = max(&gpus, |gpu| gpu.last_xid);
+            }
+            sample.gpus = (!gpus.is_empty()).then_some(condition);
         }
     }
 }

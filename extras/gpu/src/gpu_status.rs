@@ -1,11 +1,10 @@
 //! The GPUs of a backend and the state of a GPU exporter, for `/status` and for metrics.
 
-use crate::condition::condition_of;
+use crate::condition::{condition_of, memory_usage};
 use crate::page::{GpuSignal, GpuValues};
 use serde::Serialize;
 use std::time::Duration;
 use tokenweir_api::{BackendSummary, GpuSummary};
-use tokenweir_diagnose::GpuCondition;
 use tokenweir_gateway::status::StatusBlock;
 
 /// One GPU of a backend.
@@ -34,12 +33,13 @@ impl StatusBlock for BackendGpus {
         if self.0.is_empty() {
             return;
         }
-        let condition = condition_of(self.0.iter().map(|gpu| &gpu.values));
+        let values: Vec<GpuValues> = self.0.iter().map(|gpu| gpu.values).collect();
+        let condition = condition_of(&values);
         let oldest = self.0.iter().map(|gpu| gpu.scrape_age).max();
         summary.gpus = Some(GpuSummary {
-            count: condition.count,
+            count: values.len(),
             utilization: condition.utilization,
-            memory_usage: condition.memory_usage(),
+            memory_usage: memory_usage(&values),
             max_temperature_celsius: condition.max_temperature_celsius,
             is_throttled: condition.is_throttled,
             scrape_age_seconds: oldest.unwrap_or_default().as_secs_f64(),
@@ -92,16 +92,11 @@ pub struct GpuExporterStatus {
 }
 
 impl GpuAssignment {
-    /// Returns the condition of the GPUs of each backend, in the order of `backends`. `None`: no
-    /// GPU of the backend has values that are at most 30 s old.
-    pub fn conditions(&self) -> impl Iterator<Item = Option<GpuCondition>> {
+    /// Returns the values of the GPUs of each backend that are at most 30 s old, in the order of `backends`.
+    pub fn fresh_values(&self) -> impl Iterator<Item = Vec<GpuValues>> {
         self.backends.iter().map(|gpus| {
-            let mut fresh = gpus
-                .iter()
-                .filter(|gpu| gpu.scrape_age <= MAX_AGE)
-                .peekable();
-            fresh.peek()?;
-            Some(condition_of(fresh.map(|gpu| &gpu.values)))
+            let fresh = gpus.iter().filter(|gpu| gpu.scrape_age <= MAX_AGE);
+            fresh.map(|gpu| gpu.values).collect()
         })
     }
 }

@@ -3,117 +3,107 @@
 //! `tokenweir_gpu_exporter_scrape_age_seconds` shows the age of these values.
 
 use super::facet::BackendCost;
-use super::gpu_monitor::GpuMonitor;
 use super::gpu_status::{BackendGpu, BackendGpus, GpuExporterStatus, GpuExporters};
 use crate::page::{GpuValues, THROTTLE_CAUSES, ThrottleReason};
-use std::sync::Arc;
-use tokenweir_gateway::metric::{
-    BackendEmitter, MetricDescriptor, MetricEmitter, MetricLabel, MetricSource, with_first_labels,
-};
-use tokenweir_gateway::status::{StatusSnapshot, StatusSource};
+use tokenweir_gateway::metric::prelude::*;
+use tokenweir_gateway::status::StatusSnapshot;
 
 /// The label that names the exporter that reports a GPU.
-const EXPORTER: MetricLabel = MetricLabel::variable(
+const EXPORTER: MetricLabel = variable(
     "exporter",
     |_| Vec::new(),
-    || "host and port of an entry of `gpu.exporters`".to_owned(),
+    "host and port of an entry of `gpu.exporters`",
 );
 /// The label with the index of a GPU on its host.
-const GPU: MetricLabel = MetricLabel::variable(
+const GPU: MetricLabel = variable(
     "gpu",
     |_| Vec::new(),
-    || "the index of a GPU on its host, with its MIG instance as in `0.2`".to_owned(),
+    "the index of a GPU on its host, with its MIG instance as in `0.2`",
 );
-/// The labels of a metric with one value for each GPU.
-const GPU_LABELS: &[MetricLabel] = &[MetricLabel::BACKEND, EXPORTER, GPU];
 /// The label that says which sensor measured a temperature.
-const SENSOR: MetricLabel = MetricLabel::fixed("sensor", || vec!["gpu", "memory"]);
+const SENSOR: MetricLabel = fixed("sensor", &["gpu", "memory"]);
 /// The label that says why a GPU lowers its clock at present.
-const REASON: MetricLabel = MetricLabel::fixed("reason", || ThrottleReason::NAMES.to_vec());
+const REASON: MetricLabel = fixed("reason", ThrottleReason::NAMES);
 /// The label that says why a GPU lowered its clock in the past. DCGM counts the throttled time of each of
 /// these causes separately.
-const CAUSE: MetricLabel = MetricLabel::fixed("cause", || THROTTLE_CAUSES.to_vec());
+const CAUSE: MetricLabel = fixed("cause", &THROTTLE_CAUSES);
 /// The label that says whether a memory error was corrected.
-const ERROR_TYPE: MetricLabel = MetricLabel::fixed("type", || vec!["corrected", "uncorrected"]);
+const ERROR_TYPE: MetricLabel = fixed("type", &["corrected", "uncorrected"]);
 /// The label that says whether a GPU is assigned to a backend.
-const ASSIGNMENT: MetricLabel = MetricLabel::fixed("state", || vec!["assigned", "unassigned"]);
+const ASSIGNMENT: MetricLabel = fixed("state", &["assigned", "unassigned"]);
+
+/// The row of a metric with one value for each GPU: a field of [`GpuValues`].
+macro_rules! gpu_gauge {
+    ($name:literal, $help:literal, $field:ident) => {
+        row(
+            $name,
+            $help,
+            &[BACKEND, EXPORTER, GPU],
+            Status(|status, emit| {
+                for_each_gpu(status, emit, |gpu, emit| emit(&[], gpu.$field));
+            }),
+        )
+    };
+}
 
 /// The metrics of the GPUs of backends.
 pub const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::of_backend(
+    of_backend(
         "tokenweir_backend_gpus",
         "GPUs of the backend, from the configuration.",
         |backend| backend.blocks.get::<BackendCost>()?.gpus,
     ),
-    MetricDescriptor::of_backend(
+    of_backend(
         "tokenweir_backend_price_per_hour",
         "Price of all GPUs of the backend for one hour.",
         |backend| backend.blocks.get::<BackendCost>()?.hour_price,
     ),
-    MetricDescriptor::new(
+    gpu_gauge!(
         "tokenweir_gpu_utilization_ratio",
         "Share of time in which the GPU computed.",
-        GPU_LABELS,
-        MetricSource::Status(|status, emit| {
-            for_each_gpu(status, emit, |gpu, emit| emit(&[], gpu.utilization));
-        }),
+        utilization
     ),
-    MetricDescriptor::new(
+    gpu_gauge!(
         "tokenweir_gpu_memory_used_bytes",
         "Used memory of the GPU.",
-        GPU_LABELS,
-        MetricSource::Status(|status, emit| {
-            for_each_gpu(status, emit, |gpu, emit| emit(&[], gpu.memory_used_bytes));
-        }),
+        memory_used_bytes
     ),
-    MetricDescriptor::new(
+    gpu_gauge!(
         "tokenweir_gpu_memory_free_bytes",
         "Free memory of the GPU.",
-        GPU_LABELS,
-        MetricSource::Status(|status, emit| {
-            for_each_gpu(status, emit, |gpu, emit| emit(&[], gpu.memory_free_bytes));
-        }),
+        memory_free_bytes
     ),
-    MetricDescriptor::new(
+    gpu_gauge!(
         "tokenweir_gpu_power_watts",
         "Power draw of the GPU.",
-        GPU_LABELS,
-        MetricSource::Status(|status, emit| {
-            for_each_gpu(status, emit, |gpu, emit| emit(&[], gpu.power_watts));
-        }),
+        power_watts
     ),
-    MetricDescriptor::new(
+    gpu_gauge!(
         "tokenweir_gpu_clock_hertz",
         "Clock of the streaming multiprocessors of the GPU.",
-        GPU_LABELS,
-        MetricSource::Status(|status, emit| {
-            for_each_gpu(status, emit, |gpu, emit| emit(&[], gpu.clock_hertz));
-        }),
+        clock_hertz
     ),
-    MetricDescriptor::new(
+    gpu_gauge!(
         "tokenweir_gpu_last_xid",
         "Code of the last XID error of the GPU. 0: none since the start of the driver.",
-        GPU_LABELS,
-        MetricSource::Status(|status, emit| {
-            for_each_gpu(status, emit, |gpu, emit| emit(&[], gpu.last_xid));
-        }),
+        last_xid
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_gpu_temperature_celsius",
         "Temperature of the GPU or of its memory.",
-        &[MetricLabel::BACKEND, EXPORTER, GPU, SENSOR],
-        MetricSource::Status(|status, emit| {
+        &[BACKEND, EXPORTER, GPU, SENSOR],
+        Status(|status, emit| {
             for_each_gpu(status, emit, |gpu, emit| {
                 emit(&["gpu"], gpu.temperature_celsius);
                 emit(&["memory"], gpu.memory_temperature_celsius);
             });
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_gpu_throttle_active",
         "1 while the GPU lowers its clock, by reason. The reasons power_cap and sync_boost are normal under full load.",
-        &[MetricLabel::BACKEND, EXPORTER, GPU, REASON],
-        MetricSource::Status(|status, emit| {
+        &[BACKEND, EXPORTER, GPU, REASON],
+        Status(|status, emit| {
             for_each_gpu(status, emit, |gpu, emit| {
                 let Some(reasons) = gpu.throttle_reasons else {
                     return;
@@ -124,11 +114,11 @@ pub const ROWS: &[MetricDescriptor] = &[
             });
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_gpu_throttled_seconds_total",
         "Time in which the GPU lowered its clock, by cause.",
-        &[MetricLabel::BACKEND, EXPORTER, GPU, CAUSE],
-        MetricSource::Status(|status, emit| {
+        &[BACKEND, EXPORTER, GPU, CAUSE],
+        Status(|status, emit| {
             for_each_gpu(status, emit, |gpu, emit| {
                 for (cause, seconds) in THROTTLE_CAUSES.iter().zip(gpu.throttled_seconds) {
                     emit(&[cause], seconds);
@@ -136,22 +126,22 @@ pub const ROWS: &[MetricDescriptor] = &[
             });
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_gpu_memory_errors_total",
         "Memory errors (ECC) of the GPU since the start of the driver.",
-        &[MetricLabel::BACKEND, EXPORTER, GPU, ERROR_TYPE],
-        MetricSource::Status(|status, emit| {
+        &[BACKEND, EXPORTER, GPU, ERROR_TYPE],
+        Status(|status, emit| {
             for_each_gpu(status, emit, |gpu, emit| {
                 emit(&["corrected"], gpu.corrected_errors);
                 emit(&["uncorrected"], gpu.uncorrected_errors);
             });
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_gpu_exporter_scrape_age_seconds",
         "Age of the last successful scrape of the GPU exporter. NaN: no scrape has succeeded.",
         &[EXPORTER],
-        MetricSource::Status(|status, emit| {
+        Status(|status, emit| {
             for exporter in exporters(status) {
                 emit(
                     &[&exporter.exporter],
@@ -160,11 +150,11 @@ pub const ROWS: &[MetricDescriptor] = &[
             }
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_gpu_exporter_gpus",
         "GPUs and MIG instances on the page of the GPU exporter, by whether a backend owns them.",
         &[EXPORTER, ASSIGNMENT],
-        MetricSource::Status(|status, emit| {
+        Status(|status, emit| {
             for exporter in exporters(status) {
                 emit(&[&exporter.exporter, "assigned"], exporter.assigned as f64);
                 emit(
@@ -205,9 +195,4 @@ fn for_each_gpu(
             read(values, &mut with_first_labels(&first, emit));
         }
     }
-}
-
-/// Returns a function that adds the GPUs of backends and the state of the exporters.
-pub fn status_source(gpus: Arc<GpuMonitor>) -> StatusSource {
-    Arc::new(move |status, now| gpus.add_status(status, now))
 }

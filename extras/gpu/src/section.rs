@@ -1,8 +1,7 @@
 //! The sections `gpu` and `cost`: GPUs of the backends, from DCGM exporters, and their price.
 
 use crate::settings::{GpuExporter, GpuSettings};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use tokenweir_protocol::settings;
 use tokenweir_settings::{
     CheckResult, ConfigSection, KnownBackends, ReloadClass, require, violation_at, violation_of,
 };
@@ -12,11 +11,8 @@ const MAX_EXPORTERS: usize = 100;
 /// Maximum length of host and port of an exporter, which are a label value, in bytes.
 const MAX_EXPORTER_NAME_BYTES: usize = 128;
 
-/// The section `gpu`.
-pub struct Section;
-
-impl<C: KnownBackends> ConfigSection<C> for Section {
-    type Values = GpuSettings;
+impl<C: KnownBackends> ConfigSection<C> for GpuSettings {
+    type Values = Self;
     const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(gpu: &GpuSettings, config: &C) -> CheckResult {
@@ -53,14 +49,15 @@ fn check_host(exporters: &[GpuExporter], index: usize, exporter: &GpuExporter) -
     }
 }
 
-/// Cost of the GPUs, for the metrics of cost. The gateway does not act on it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct CostConfig {
-    /// Number of GPUs of each backend without its own number. `None`: not known.
-    pub gpus: Option<u32>,
-    /// Price of one GPU for one hour, in any currency. `None`: not known.
-    pub gpu_hour_price: Option<f64>,
+settings! {
+    /// Cost of the GPUs, for the metrics of cost. The gateway does not act on it.
+    #[derive(Copy, Default)]
+    pub struct CostConfig {
+        /// Number of GPUs of each backend without its own number. `None`: not known.
+        pub gpus: Option<u32>,
+        /// Price of one GPU for one hour, in any currency. `None`: not known.
+        pub gpu_hour_price: Option<f64>,
+    }
 }
 
 impl CostConfig {
@@ -74,11 +71,8 @@ impl CostConfig {
     }
 }
 
-/// The section `cost`.
-pub struct Cost;
-
-impl<C> ConfigSection<C> for Cost {
-    type Values = CostConfig;
+impl<C> ConfigSection<C> for CostConfig {
+    type Values = Self;
     const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(cost: &CostConfig, _: &C) -> CheckResult {

@@ -26,17 +26,19 @@ pub use claims::GrantContext;
 pub use issuer::TASK;
 pub use issuer::{IssuerStatus, JwksFileError};
 pub use refusal::Refusal;
-pub use section::{JwtConfig, JwtIssuerConfig, Section};
+pub use section::{JwtConfig, JwtIssuerConfig};
 
 use claims::GrantRules;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use issuer::{Issuer, OutboundClient};
 use refusal::RefusalCounts;
-use std::sync::{Arc, Mutex};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use rows::JwtStatus;
+use std::sync::Mutex;
+use std::time::{SystemTime, UNIX_EPOCH};
 use token::Token;
 use tokenweir_net::supervise::SupervisedTask;
+use tokenweir_option::prelude::*;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::access::{
@@ -190,5 +192,43 @@ impl TokenSource for TokenVerifier {
             result = Err(Refusal::Malformed);
         }
         Some(result.map_err(|refusal| self.refusals.count(refusal)))
+    }
+}
+
+/// The access by tokens as an option.
+#[derive(Default)]
+pub struct JwtOption(OnceLock<Arc<TokenVerifier>>);
+
+impl GatewayOption for JwtOption {
+    type Settings = JwtConfig;
+    const ROWS: &'static [MetricDescriptor] = rows::ROWS;
+    const TASKS: &'static [BackgroundTask] = &[TASK];
+
+    fn join(
+        self: &Arc<Self>,
+        settings: JwtConfig,
+        gateway: &ProxyContext,
+        _: &mut OptionParts,
+    ) -> Result<(), StartError> {
+        let context = GrantContext {
+            pseudonyms: gateway.settings.identities.key.clone(),
+            tiers: gateway.settings.tiers.names.clone(),
+        };
+        let started = TokenVerifier::start(&settings, &context);
+        let tokens = started.map_err(in_part("cannot start the check of tokens (jwt)"))?;
+        if let Some(tokens) = tokens {
+            gateway.state.access.accept_tokens(tokens.clone());
+            let _ = self.0.set(tokens);
+        }
+        Ok(())
+    }
+
+    fn add_status(&self, status: &mut StatusSnapshot, now: Instant) {
+        if let Some(tokens) = self.0.get() {
+            status.blocks.add(JwtStatus {
+                issuers: tokens.issuer_statuses(now),
+                refused: tokens.refusals.list(),
+            });
+        }
     }
 }

@@ -6,7 +6,6 @@ use tokenweir_request::access::TokenRefusal;
 
 named_enum! {
     /// Why a token is refused. The reasons have no part of the token.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Refusal {
         /// It is not a signed token of one signature, or the request has two.
         Malformed = "malformed",

@@ -1,12 +1,10 @@
 //! Status and metrics of tokens.
 
-use crate::TokenVerifier;
 use crate::issuer::IssuerStatus;
 use crate::refusal::RefusalCounts;
 use serde::Serialize;
-use std::sync::Arc;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, or_nan};
-use tokenweir_gateway::status::{StatusBlock, StatusSnapshot, StatusSource};
+use tokenweir_gateway::metric::prelude::*;
+use tokenweir_gateway::status::{StatusBlock, StatusSnapshot};
 
 /// The state of tokens. The default is that of a gateway without issuers.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -15,7 +13,7 @@ pub struct JwtStatus {
     pub issuers: Vec<IssuerStatus>,
     /// Numbers of refused tokens, by reason.
     #[serde(skip)]
-    refused: Vec<(&'static str, u64)>,
+    pub(crate) refused: Vec<(&'static str, u64)>,
 }
 
 impl StatusBlock for JwtStatus {
@@ -24,15 +22,15 @@ impl StatusBlock for JwtStatus {
 
 /// The metrics of tokens.
 pub const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::counts(
+    counts(
         "tokenweir_jwt_refused_total",
         "Refused tokens of clients (jwt), by reason.",
-        &[MetricLabel::counted("reason", |status| match jwt(status) {
+        &[counted("reason", |status| match jwt(status) {
             Some(jwt) => jwt.refused.clone(),
             None => RefusalCounts::default().list(),
         })],
     ),
-    MetricDescriptor::value(
+    value(
         "tokenweir_jwt_keys_age_seconds",
         "Time since the keys of an issuer of tokens were last read successfully, of the issuer with the oldest.",
         |status| {
@@ -48,16 +46,4 @@ pub const ROWS: &[MetricDescriptor] = &[
 
 fn jwt(status: &StatusSnapshot) -> Option<&JwtStatus> {
     status.blocks.get()
-}
-
-/// Returns a function that adds the state of tokens. `None`: there are no issuers.
-pub fn status_source(verifier: Option<Arc<TokenVerifier>>) -> StatusSource {
-    Arc::new(move |status, now| {
-        if let Some(verifier) = &verifier {
-            status.blocks.add(JwtStatus {
-                issuers: verifier.issuer_statuses(now),
-                refused: verifier.refusals.list(),
-            });
-        }
-    })
 }

@@ -2,72 +2,73 @@
 
 use crate::issuer::{KeySource, KeysUrl};
 use crate::signature::Algorithm;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
-use tokenweir_protocol::units;
+use tokenweir_protocol::{settings, settings_entry, units};
 use tokenweir_settings::{
     CheckResult, ConfigSection, KnownTenants, ReloadClass, file_path, require, violation_at,
     violation_of,
 };
 
-/// Access of clients by signed tokens (JWT) of issuers, in addition to keys. Needs `access.keys_file`, which has
-/// the tenants.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct JwtConfig {
-    /// The issuers, up to 20. Empty: no tokens.
-    pub issuers: Vec<JwtIssuerConfig>,
-    /// Time between two reads of the keys of an issuer by URL. An unknown key id or a wrong signature causes one
-    /// more, at most every 10 s.
-    #[serde(with = "units::Duration")]
-    pub refresh_interval: Duration,
+settings! {
+    /// Access of clients by signed tokens (JWT) of issuers, in addition to keys. Needs `access.keys_file`, which has
+    /// the tenants.
+    #[derive(Eq)]
+    pub struct JwtConfig {
+        /// The issuers, up to 20. Empty: no tokens.
+        pub issuers: Vec<JwtIssuerConfig>,
+        /// Time between two reads of the keys of an issuer by URL. An unknown key id or a wrong signature causes one
+        /// more, at most every 10 s.
+        #[serde(with = "units::Duration")]
+        pub refresh_interval: Duration,
+    }
 }
 
-/// An issuer of tokens.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct JwtIssuerConfig {
-    /// The claim `iss` of its tokens. Without `jwks_url` and `jwks_file`, the URL of its discovery
-    /// (`/.well-known/openid-configuration` is appended).
-    pub issuer: String,
-    /// Tokens must have one of these in their claim `aud`.
-    pub audiences: Vec<String>,
-    /// URL of its keys (JWKS). `None`: discovery.
-    #[serde(default)]
-    pub jwks_url: Option<String>,
-    /// File of its keys (JWKS), read again when it changes. `None`: discovery.
-    #[serde(default)]
-    pub jwks_file: Option<PathBuf>,
-    /// Accepted algorithms of signatures.
-    #[serde(default = "all_algorithms")]
-    pub algorithms: Vec<Algorithm>,
-    /// Clients to which tokens may be issued: all of the claims `azp` and `client_id` of a token must be in the
-    /// list, and one must be there. Empty: all clients.
-    #[serde(default)]
-    pub clients: Vec<String>,
-    /// Tenant of tokens that name no tenant of the keys file. `None`: they are refused.
-    #[serde(default)]
-    pub default_tenant: Option<String>,
-    /// The names of claims.
-    #[serde(default)]
-    pub claims: ClaimNames,
+settings_entry! {
+    /// An issuer of tokens.
+    #[derive(Eq)]
+    pub struct JwtIssuerConfig {
+        /// The claim `iss` of its tokens. Without `jwks_url` and `jwks_file`, the URL of its discovery
+        /// (`/.well-known/openid-configuration` is appended).
+        pub issuer: String,
+        /// Tokens must have one of these in their claim `aud`.
+        pub audiences: Vec<String>,
+        /// URL of its keys (JWKS). `None`: discovery.
+        #[serde(default)]
+        pub jwks_url: Option<String>,
+        /// File of its keys (JWKS), read again when it changes. `None`: discovery.
+        #[serde(default)]
+        pub jwks_file: Option<PathBuf>,
+        /// Accepted algorithms of signatures.
+        #[serde(default = "all_algorithms")]
+        pub algorithms: Vec<Algorithm>,
+        /// Clients to which tokens may be issued: all of the claims `azp` and `client_id` of a token must be in the
+        /// list, and one must be there. Empty: all clients.
+        #[serde(default)]
+        pub clients: Vec<String>,
+        /// Tenant of tokens that name no tenant of the keys file. `None`: they are refused.
+        #[serde(default)]
+        pub default_tenant: Option<String>,
+        /// The names of claims.
+        #[serde(default)]
+        pub claims: ClaimNames,
+    }
 }
 
-/// The names of the claims that state what a token grants: a name, or a JSON pointer such as
-/// `/realm_access/tenant`. `None`: no claim states it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct ClaimNames {
-    /// Name of the tenant.
-    pub tenant: Option<String>,
-    /// Tier of the requests, one of `tiers`. It takes precedence over that of the tenant.
-    pub tier: Option<String>,
-    /// Models, as a list or separated by spaces. Only those that the tenant may use are allowed.
-    pub models: Option<String>,
-    /// Limits of the subject, with the names of `limits` in the keys file. Those of the tenant also apply.
-    pub limits: Option<String>,
+settings! {
+    /// The names of the claims that state what a token grants: a name, or a JSON pointer such as
+    /// `/realm_access/tenant`. `None`: no claim states it.
+    #[derive(Eq)]
+    pub struct ClaimNames {
+        /// Name of the tenant.
+        pub tenant: Option<String>,
+        /// Tier of the requests, one of `tiers`. It takes precedence over that of the tenant.
+        pub tier: Option<String>,
+        /// Models, as a list or separated by spaces. Only those that the tenant may use are allowed.
+        pub models: Option<String>,
+        /// Limits of the subject, with the names of `limits` in the keys file. Those of the tenant also apply.
+        pub limits: Option<String>,
+    }
 }
 
 /// Maximum number of issuers, because each has its own task.
@@ -100,11 +101,8 @@ impl Default for ClaimNames {
     }
 }
 
-/// The section `jwt`.
-pub struct Section;
-
-impl<C: KnownTenants> ConfigSection<C> for Section {
-    type Values = JwtConfig;
+impl<C: KnownTenants> ConfigSection<C> for JwtConfig {
+    type Values = Self;
     const RELOAD: ReloadClass = ReloadClass::AfterRestart;
 
     fn check(jwt: &JwtConfig, config: &C) -> CheckResult {

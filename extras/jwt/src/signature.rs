@@ -9,7 +9,7 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// An algorithm of a signature with a public key. Algorithms with a shared secret do not exist here.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+    #[derive(Deserialize, JsonSchema)]
     pub enum Algorithm {
         RS256 = "RS256",
         RS384 = "RS384",

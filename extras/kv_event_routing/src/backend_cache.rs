@@ -1,5 +1,5 @@
-//! The prefix cache of one backend as its KV events show it: the known contents of each data-parallel rank, and
-//! how far these can be trusted.
+//! The prefix cache of one backend as its KV events show it: the known contents of each part (a data-parallel rank),
+//! and how far these can be trusted.
 
 use crate::learning::{CacheKnowledge, KeySpace};
 use arc_swap::ArcSwap;
@@ -9,9 +9,9 @@ use tokenweir_kv_events::residency::{CacheContents, StoredChain, StreamState};
 use tokenweir_protocol::atomic::AtomicFlag;
 use tokenweir_protocol::mutex::SharedLock;
 
-/// The contents of the prefix cache of one data-parallel rank, as far as its KV events show them.
+/// The contents of the prefix cache of one part, as far as its KV events show them.
 #[derive(Debug)]
-pub(crate) struct RankCache {
+pub(crate) struct PartCache {
     /// The contents of the cache. Requests do not wait for a writer, and only background tasks write.
     pub(crate) contents: SharedLock<CacheContents>,
     /// How far the contents can be trusted: a [`StreamState`] as its index in `StreamState::ALL`.
@@ -25,8 +25,8 @@ pub struct BackendCache {
     pub(crate) knowledge: Arc<CacheKnowledge>,
     /// Number that identifies the backend in [`RequestKey`](tokenweir_kv_events::correlation::RequestKey).
     pub(crate) number: u32,
-    /// The caches of the data-parallel ranks. Hold a guard only during a lookup.
-    pub(crate) ranks: ArcSwap<Vec<Arc<RankCache>>>,
+    /// The caches of the parts. Hold a guard only during a lookup.
+    pub(crate) parts: ArcSwap<Vec<Arc<PartCache>>>,
     /// What the gateway knows about the texts of the blocks of the backend. Hold a guard only during a
     /// lookup.
     pub(crate) space: ArcSwap<KeySpace>,
@@ -42,9 +42,9 @@ pub struct BackendCache {
 /// events of the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct CacheStatus {
-    /// How far the known contents of the cache can be trusted, for all ranks together.
+    /// How far the known contents of the cache can be trusted, for all parts together.
     pub state: &'static str,
-    /// Number of blocks in the KV caches on the GPUs of all ranks.
+    /// Number of blocks in the KV caches on the GPUs of all parts.
     pub blocks: usize,
     /// Memory of the gateway for the known contents of the cache, in bytes.
     pub bytes: usize,
@@ -55,7 +55,7 @@ pub struct CacheStatus {
     pub errors: u64,
 }
 
-impl RankCache {
+impl PartCache {
     pub(crate) fn new(max_blocks: usize) -> Self {
         Self {
             contents: SharedLock::new(CacheContents::new(max_blocks, fastrand::u64(..))),
@@ -67,21 +67,17 @@ impl RankCache {
     pub(crate) fn set_state(&self, state: StreamState) {
         self.state.store(state as u8, Ordering::Relaxed);
     }
-
-    pub(crate) fn count_batch(&self) {
-        self.batches.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 impl BackendCache {
     /// The cache of a new backend. Nothing is known about its contents.
     pub fn new(knowledge: Arc<CacheKnowledge>) -> Self {
-        let number = knowledge.next_backend();
+        let number = knowledge.next_backend.fetch_add(1, Ordering::Relaxed);
         let space = knowledge.spaces.add(knowledge.settings.max_blocks);
         Self {
             knowledge,
             number,
-            ranks: ArcSwap::default(),
+            parts: ArcSwap::default(),
             space: ArcSwap::new(space),
             has_joined: AtomicFlag::default(),
             is_withdrawn: AtomicFlag::default(),
@@ -89,16 +85,16 @@ impl BackendCache {
         }
     }
 
-    /// How far the known contents can be trusted. The state of the least trustworthy rank counts.
+    /// How far the known contents can be trusted. The state of the least trustworthy part counts.
     pub fn state(&self) -> StreamState {
-        Self::least_state(&self.ranks.load())
+        Self::least_state(&self.parts.load())
     }
 
-    /// The state of the least trustworthy of these ranks.
-    pub(super) fn least_state(ranks: &[Arc<RankCache>]) -> StreamState {
-        let least = ranks
+    /// The state of the least trustworthy of these parts.
+    pub(super) fn least_state(parts: &[Arc<PartCache>]) -> StreamState {
+        let least = parts
             .iter()
-            .map(|rank| rank.state.load(Ordering::Relaxed))
+            .map(|part| part.state.load(Ordering::Relaxed))
             .min();
         let index = usize::from(least.unwrap_or(0));
         StreamState::ALL.get(index).copied().unwrap_or_default()
@@ -106,39 +102,39 @@ impl BackendCache {
 
     /// Returns the state of the cache for metrics and status pages.
     pub fn status(&self) -> CacheStatus {
-        let ranks = self.ranks.load();
-        let contents = |rank: &Arc<RankCache>| {
-            let contents = rank.contents.read();
+        let parts = self.parts.load();
+        let contents = |part: &Arc<PartCache>| {
+            let contents = part.contents.read();
             (contents.len(), contents.bytes())
         };
-        let sizes: Vec<(usize, usize)> = ranks.iter().map(contents).collect();
+        let sizes: Vec<(usize, usize)> = parts.iter().map(contents).collect();
         CacheStatus {
             state: self.state().as_str(),
             blocks: sizes.iter().map(|(blocks, _)| blocks).sum(),
             bytes: sizes.iter().map(|(_, bytes)| bytes).sum(),
-            batches: ranks
+            batches: parts
                 .iter()
-                .map(|rank| rank.batches.load(Ordering::Relaxed))
+                .map(|part| part.batches.load(Ordering::Relaxed))
                 .sum(),
             errors: self.errors.load(Ordering::Relaxed),
         }
     }
 
-    /// Replaces the known caches of the data-parallel ranks by `count` empty ones, and returns
+    /// Replaces the known caches of the parts by `count` empty ones, and returns
     /// these.
-    pub(crate) fn set_rank_count(&self, count: usize) -> Arc<Vec<Arc<RankCache>>> {
+    pub(crate) fn set_part_count(&self, count: usize) -> Arc<Vec<Arc<PartCache>>> {
         let max_blocks = self.knowledge.settings.max_blocks;
-        let ranks = std::iter::repeat_with(|| Arc::new(RankCache::new(max_blocks))).take(count);
-        let ranks: Arc<Vec<Arc<RankCache>>> = Arc::new(ranks.collect());
-        self.ranks.store(ranks.clone());
+        let parts = std::iter::repeat_with(|| Arc::new(PartCache::new(max_blocks))).take(count);
+        let parts: Arc<Vec<Arc<PartCache>>> = Arc::new(parts.collect());
+        self.parts.store(parts.clone());
         self.is_withdrawn.set(false);
-        ranks
+        parts
     }
 
     /// Forgets the known contents of the cache. The backend counts as one without KV events until
-    /// [`Self::set_rank_count`] sets ranks again.
+    /// [`Self::set_part_count`] sets parts again.
     pub(crate) fn withdraw(&self) {
-        self.set_rank_count(0);
+        self.set_part_count(0);
         self.is_withdrawn.set(true);
     }
 
@@ -167,8 +163,8 @@ impl BackendCache {
 
     /// Number of tokens in a block. 0: the size is not known, or a writer has locked the contents.
     pub(crate) fn block_size(&self) -> u32 {
-        let ranks = self.ranks.load();
-        let contents = ranks.first().and_then(|rank| rank.contents.try_read());
+        let parts = self.parts.load();
+        let contents = parts.first().and_then(|part| part.contents.try_read());
         contents.map_or(0, |contents| contents.block_size())
     }
 

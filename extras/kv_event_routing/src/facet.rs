@@ -1,8 +1,9 @@
 //! The KV events of one backend.
 
 use crate::backend_cache::{BackendCache, CacheStatus};
-use crate::settings::KvEventSource;
+use crate::settings::{KvEventSource, KvEventsSettings};
 use std::sync::{Arc, OnceLock};
+use tokenweir_engine::address::BackendAddress;
 use tokenweir_gateway::backend::facets::{BackendFacet, BackendTargets};
 use tokenweir_gateway::status::StatusBlocks;
 
@@ -17,10 +18,15 @@ pub struct KvEventsFacet {
 }
 
 impl KvEventsFacet {
-    /// The KV events of a backend with these publishers. `None`: the gateway does not subscribe to them.
-    pub fn new(source: Option<KvEventSource>) -> Self {
+    /// The KV events of the backend at `address`. `source`: its own settings.
+    pub fn new(
+        source: Option<&KvEventSource>,
+        settings: &KvEventsSettings,
+        address: &BackendAddress,
+    ) -> Self {
+        let source = source.cloned().unwrap_or_default();
         Self {
-            source,
+            source: source.resolve(settings, address),
             ..Self::default()
         }
     }

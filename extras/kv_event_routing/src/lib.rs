@@ -9,6 +9,7 @@ mod facet;
 mod followed_request;
 mod learning;
 mod lookup;
+mod option;
 mod receipt;
 pub mod rows;
 mod settings;
@@ -16,9 +17,9 @@ mod settings;
 pub use backend_cache::{BackendCache, CacheStatus};
 pub use facet::KvEventsFacet;
 pub use learning::{CacheKnowledge, LearningCounts};
-pub use receipt::KvEventsDriver;
+pub use option::KvEventsOption;
 pub use settings::TASK;
-pub use settings::{KvEventSource, KvEventsSettings, Section};
+pub use settings::{KvEventSource, KvEventsSettings};
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! Finds out how much of the prompt of one request each backend has in its prefix cache.
 
-use crate::backend_cache::{BackendCache, RankCache};
+use crate::backend_cache::{BackendCache, PartCache};
 use crate::followed_request::FollowedRequest;
 use crate::learning::KeySpace;
 use std::slice;
@@ -14,7 +14,7 @@ use tokenweir_routing::{KnownPrefix, PromptFingerprint};
 type Lookups = Vec<(Arc<KeySpace>, PromptLookup)>;
 
 impl PromptCache for BackendCache {
-    /// Without a `part`, the caches of all ranks count. If a background task has locked an index or the contents
+    /// Without a `part`, the caches of all parts count. If a background task has locked an index or the contents
     /// of a cache for a change, nothing counts as known about that cache: the request does not wait for the lock.
     fn known_prefix(
         &self,
@@ -28,32 +28,32 @@ impl PromptCache for BackendCache {
             blocks: &prompt.blocks,
             whole: prompt.whole,
         };
-        let all = self.ranks.load();
-        // Publishers are in the order of the ranks. If there are fewer publishers than ranks, it is
-        // not known which rank has no publisher, and all caches count.
+        let all = self.parts.load();
+        // Publishers are in the order of the parts. If there are fewer publishers than parts, it is
+        // not known which part has no publisher, and all caches count.
         let part = part.filter(|part| part.count == all.len());
-        let ranks = match part.and_then(|part| all.get(part.index)) {
-            Some(rank) => slice::from_ref(rank),
+        let parts = match part.and_then(|part| all.get(part.index)) {
+            Some(part) => slice::from_ref(part),
             None => &all[..],
         };
-        let state = Self::least_state(ranks);
+        let state = Self::least_state(parts);
         if !matches!(state, StreamState::FromHere | StreamState::Exact) {
             return None;
         }
         let mut tokens = 0;
         let mut blocks = usize::MAX;
         let mut is_decided = state == StreamState::Exact;
-        for rank in ranks {
-            let cached = self.cached(rank, text, lookups)?;
+        for part in parts {
+            let cached = self.cached(part, text, lookups)?;
             tokens += cached.tokens;
             blocks = blocks.min(cached.text_blocks);
             is_decided &= cached.is_decided;
         }
         Some(KnownPrefix {
-            // The mean of the ranks, because the engine decides which rank gets the request.
-            tokens: tokens as f64 / ranks.len().max(1) as f64,
+            // The mean of the parts, because the engine decides which part gets the request.
+            tokens: tokens as f64 / parts.len().max(1) as f64,
             blocks: u32::try_from(blocks).unwrap_or(0),
-            is_decided: is_decided && ranks.len() == 1,
+            is_decided: is_decided && parts.len() == 1,
         })
     }
 
@@ -68,7 +68,7 @@ impl PromptCache for BackendCache {
 impl BackendCache {
     fn cached(
         &self,
-        rank: &RankCache,
+        part: &PartCache,
         text: PromptText<'_>,
         lookups: &mut Lookups,
     ) -> Option<CachedPrompt> {
@@ -84,6 +84,6 @@ impl BackendCache {
         if !lookup.is_known() {
             return None;
         }
-        Some(lookup.cached(text, &index, &*rank.contents.try_read()?))
+        Some(lookup.cached(text, &index, &*part.contents.try_read()?))
     }
 }

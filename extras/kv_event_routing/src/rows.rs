@@ -1,12 +1,11 @@
 //! Status and metrics of KV events.
 
 use crate::backend_cache::CacheStatus;
-use crate::learning::{CacheKnowledge, LearningCounts};
+use crate::learning::LearningCounts;
 use serde::Serialize;
-use std::sync::Arc;
 use tokenweir_api::BackendSummary;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
-use tokenweir_gateway::status::{BackendStatusSnapshot, StatusBlock, StatusSnapshot, StatusSource};
+use tokenweir_gateway::metric::prelude::*;
+use tokenweir_gateway::status::{BackendStatusSnapshot, StatusBlock, StatusSnapshot};
 use tokenweir_kv_events::residency::StreamState;
 
 impl StatusBlock for CacheStatus {
@@ -31,14 +30,11 @@ impl StatusBlock for KnowledgeStatus {}
 
 /// The metrics of KV events.
 pub const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::new(
+    row(
         "tokenweir_backend_kv_events_state",
         "1 for the current state of the backend's KV events, 0 for the other states.",
-        &[
-            MetricLabel::BACKEND,
-            MetricLabel::fixed("state", || StreamState::NAMES.to_vec()),
-        ],
-        MetricSource::Status(|status, emit| {
+        &[BACKEND, fixed("state", StreamState::NAMES)],
+        Status(|status, emit| {
             for (backend, events) in with_kv_events(status) {
                 for state in StreamState::NAMES {
                     emit(&[backend, state], f64::from(events.state == *state));
@@ -46,22 +42,22 @@ pub const ROWS: &[MetricDescriptor] = &[
             }
         }),
     ),
-    MetricDescriptor::of_backend_or_leaving(
+    of_backend_or_leaving(
         "tokenweir_backend_kv_blocks",
         "Different blocks in the backend's prefix cache on the GPU, by its KV events.",
         |backend| Some(cache(backend)?.blocks as f64),
     ),
-    MetricDescriptor::of_backend_or_leaving(
+    of_backend_or_leaving(
         "tokenweir_backend_kv_event_batches_total",
         "Batches of KV events of the backend that were applied.",
         |backend| Some(cache(backend)?.batches as f64),
     ),
-    MetricDescriptor::of_backend_or_leaving(
+    of_backend_or_leaving(
         "tokenweir_backend_kv_event_errors_total",
         "Failed connections for KV events, and batches that could not be applied.",
         |backend| Some(cache(backend)?.errors as f64),
     ),
-    MetricDescriptor::value(
+    value(
         "tokenweir_kv_events_bytes",
         "Memory of the gateway for the contents of prefix caches, from KV events.",
         |status| {
@@ -69,10 +65,10 @@ pub const ROWS: &[MetricDescriptor] = &[
             Some((contents + knowledge(status).index_bytes) as f64)
         },
     ),
-    MetricDescriptor::counts(
+    counts(
         "tokenweir_kv_events_requests_total",
         "Requests, by whether KV events showed which block has which text. unlearned: no events, or no certain match. dropped: the queue was full.",
-        &[MetricLabel::counted("result", |status| {
+        &[counted("result", |status| {
             let LearningCounts {
                 learned,
                 unlearned,
@@ -86,18 +82,6 @@ pub const ROWS: &[MetricDescriptor] = &[
         })],
     ),
 ];
-
-/// Returns a function that adds the status of this knowledge.
-pub fn status_source(knowledge: Arc<CacheKnowledge>) -> StatusSource {
-    Arc::new(move |status, _| {
-        let index_bytes = knowledge.index_bytes();
-        let learning = knowledge.learning_counts();
-        status.blocks.add(KnowledgeStatus {
-            index_bytes,
-            learning,
-        });
-    })
-}
 
 fn knowledge(status: &StatusSnapshot) -> KnowledgeStatus {
     status.blocks.get_or_default()

@@ -1,58 +1,56 @@
 //! Settings of KV events.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_kv_events::zmtp::ZmqEndpoint;
 use tokenweir_net::supervise::BackgroundTask;
+use tokenweir_protocol::settings;
 use tokenweir_settings::{ConfigSection, ReloadClass};
 
 /// Receives the KV events of a backend, or learns from them which blocks contain which prompts.
 pub const TASK: BackgroundTask = BackgroundTask::new("kv_events");
 
-/// How the gateway uses the KV events of backends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct KvEventsSettings {
-    /// Whether the gateway subscribes to the KV events of backends. `None`: yes, if the metrics
-    /// page shows a prefix cache, a publisher answers, and the URL is not `https`.
-    pub enabled: Option<bool>,
-    /// Port of the publisher of data-parallel rank 0, for engines without `/kv_event_sources`.
-    /// Further ranks have the ports after it. `None`: the gateway asks the backend.
-    pub port: Option<u16>,
-    /// Port at which the publisher of rank 0 replays events. `None`: without `port`, the gateway
-    /// asks the backend; with `port`, there are no replays.
-    pub replay_port: Option<u16>,
-    /// Maximum number of cached blocks that the gateway remembers of one data-parallel rank, in 32
-    /// bytes each. If an engine announces more, the gateway forgets all blocks of the rank. Also
-    /// the maximum number of blocks with known text.
-    pub max_blocks: usize,
+settings! {
+    /// How the gateway uses the KV events of backends.
+    #[derive(Copy, Eq)]
+    pub struct KvEventsSettings {
+        /// Whether the gateway subscribes to the KV events of backends. `None`: yes, if the metrics
+        /// page shows a prefix cache, a publisher answers, and the URL is not `https`.
+        pub enabled: Option<bool>,
+        /// Port of the publisher of data-parallel rank 0, for engines without `/kv_event_sources`.
+        /// Further ranks have the ports after it. `None`: the gateway asks the backend.
+        pub port: Option<u16>,
+        /// Port at which the publisher of rank 0 replays events. `None`: without `port`, the gateway
+        /// asks the backend; with `port`, there are no replays.
+        pub replay_port: Option<u16>,
+        /// Maximum number of cached blocks that the gateway remembers of one data-parallel rank, in 32
+        /// bytes each. If an engine announces more, the gateway forgets all blocks of the rank. Also
+        /// the maximum number of blocks with known text.
+        pub max_blocks: usize,
+    }
 }
 
-/// The section `kv_events`.
-pub struct Section;
-
-impl<C> ConfigSection<C> for Section {
-    type Values = KvEventsSettings;
+impl<C> ConfigSection<C> for KvEventsSettings {
+    type Values = Self;
     // The first backend fixes the sizes of the tables.
     const RELOAD: ReloadClass = ReloadClass::AfterRestart;
 }
 
-/// Where one backend publishes its KV events.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct KvEventSource {
-    /// Whether the gateway subscribes to the KV events of the backend. `None`: `kv_events.enabled`
-    /// decides.
-    pub enabled: Option<bool>,
-    /// Address of the publisher of data-parallel rank 0, such as `tcp://10.0.0.7:5557`. Further
-    /// ranks have the ports after it. `None`: from `kv_events.port`, or from the backend.
-    pub endpoint: Option<String>,
-    /// Address at which the publisher of rank 0 replays events.
-    pub replay_endpoint: Option<String>,
-    /// Number of data-parallel ranks with publishers, 1 to 64. Only with `endpoint` or
-    /// `kv_events.port`.
-    pub ranks: Option<u16>,
+settings! {
+    /// Where one backend publishes its KV events.
+    #[derive(Eq, Default)]
+    pub struct KvEventSource {
+        /// Whether the gateway subscribes to the KV events of the backend. `None`: `kv_events.enabled`
+        /// decides.
+        pub enabled: Option<bool>,
+        /// Address of the publisher of data-parallel rank 0, such as `tcp://10.0.0.7:5557`. Further
+        /// ranks have the ports after it. `None`: from `kv_events.port`, or from the backend.
+        pub endpoint: Option<String>,
+        /// Address at which the publisher of rank 0 replays events.
+        pub replay_endpoint: Option<String>,
+        /// Number of data-parallel ranks with publishers, 1 to 64. Only with `endpoint` or
+        /// `kv_events.port`.
+        pub ranks: Option<u16>,
+    }
 }
 
 /// Greatest number of data-parallel ranks of a backend.
@@ -75,15 +73,8 @@ impl KvEventSource {
     /// The source of the KV events of a backend at `address`. Missing values come from `settings`.
     /// `None`: the gateway does not subscribe to the events of the backend.
     pub fn resolve(&self, settings: &KvEventsSettings, address: &BackendAddress) -> Option<Self> {
-        let host = host_of(address);
-        let at = |port: u16| {
-            let host = if host.contains(':') {
-                format!("[{host}]")
-            } else {
-                host.clone()
-            };
-            format!("tcp://{host}:{port}")
-        };
+        let host = address.host_and_port().0;
+        let at = |port: u16| format!("tcp://{host}:{port}");
         let enabled = self.enabled.or(settings.enabled);
         let endpoint = self.endpoint.clone().or_else(|| settings.port.map(at));
         if !enabled.unwrap_or(!address.is_https()) {
@@ -123,16 +114,6 @@ impl KvEventSource {
             format!("{ranks} is no number of ranks: write 1 to {MAX_RANKS}"),
         ))
     }
-}
-
-/// The host of a backend. An IPv6 address is returned without brackets.
-pub(crate) fn host_of(address: &BackendAddress) -> String {
-    address
-        .host_and_port()
-        .0
-        .trim_start_matches('[')
-        .trim_end_matches(']')
-        .to_owned()
 }
 
 #[cfg(test)]

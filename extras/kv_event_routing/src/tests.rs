@@ -2,7 +2,7 @@
 
 use crate::followed_request::FollowedRequest;
 use crate::learning::start_learner;
-use crate::receipt::RankSink;
+use crate::receipt::PartSink;
 use crate::{BackendCache, CacheKnowledge, KvEventsFacet, KvEventsSettings};
 use http::HeaderMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const BLOCKS: u64 = 24;
 struct Fixture {
     knowledge: Arc<CacheKnowledge>,
     backend: Arc<Backend>,
-    sink: RankSink,
+    sink: PartSink,
 }
 
 fn knowledge() -> Arc<CacheKnowledge> {
@@ -86,8 +86,8 @@ impl Fixture {
         let facet: &KvEventsFacet = backend.facets.get().unwrap();
         facet.cache.set(cache.clone()).unwrap();
         backend.facets.prompt_cache.set(cache.clone()).unwrap();
-        let rank = cache.set_rank_count(1)[0].clone();
-        let mut sink = RankSink::new(&backend.identity.id, &cache, rank);
+        let part = cache.set_part_count(1)[0].clone();
+        let mut sink = PartSink::new(&backend.identity.id, &cache, part);
         sink.on_state(StreamState::Exact);
         Self {
             knowledge: knowledge.clone(),

@@ -9,7 +9,6 @@ use xxhash_rust::xxh3::xxh3_64;
 
 named_enum! {
     /// In what a version is worse than the others.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Fault {
         /// Requests fail.
         Errors = "errors",

@@ -13,8 +13,8 @@ mod split;
 mod note;
 
 mod model_splits;
+mod option;
 
 pub mod rows;
 
-pub use model_splits::ModelSplits;
-pub use note::add_to_decision;
+pub use model_splits::{ModelSplits, SplitSettings};

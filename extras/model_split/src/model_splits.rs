@@ -20,33 +20,37 @@ use tokenweir_request::slo::Objective;
 #[derive(Debug, Default)]
 pub struct ModelSplits(ArcSwap<Configured>);
 
+/// The models of a configuration, and the objectives by which the guards compare versions.
+#[derive(Debug, Default, PartialEq)]
+pub struct SplitSettings {
+    /// All models.
+    pub models: Vec<ModelConfig>,
+    /// The objectives.
+    pub objectives: Vec<Objective>,
+}
+
 /// The splits of a configuration, and their state.
 #[derive(Debug, Default)]
 struct Configured {
-    models: Vec<ModelConfig>,
-    objectives: Vec<Objective>,
+    settings: SplitSettings,
     /// By the name that clients use.
     splits: HashMap<Arc<str>, Arc<Split>>,
 }
 
 impl ModelSplits {
     /// Applies a configuration to new requests. If it has changed, versions that were taken out get requests again.
-    pub fn configure(&self, models: &[ModelConfig], objectives: &[Objective]) {
-        let present = self.0.load();
-        if present.models == models && present.objectives == objectives {
+    pub(crate) fn set_models(&self, settings: SplitSettings) {
+        if self.0.load().settings == settings {
             return;
         }
         let mut splits = HashMap::new();
-        for model in models.iter().filter(|model| !model.split.is_empty()) {
-            let is_guarded = model.guard.unwrap_or(!objectives.is_empty());
+        let models = settings.models.iter();
+        for model in models.filter(|model| !model.split.is_empty()) {
+            let is_guarded = model.guard.unwrap_or(!settings.objectives.is_empty());
             let split = Arc::new(Split::new(model, is_guarded));
             splits.insert(split.name.clone(), split);
         }
-        self.0.store(Arc::new(Configured {
-            models: models.to_vec(),
-            objectives: objectives.to_vec(),
-            splits,
-        }));
+        self.0.store(Arc::new(Configured { settings, splits }));
     }
 
     /// The splits, by the name that clients use.
@@ -103,9 +107,9 @@ impl Sink for ModelSplits {
                 continue;
             };
             if let Some(version) = note.split.find(&note.version) {
-                let objectives = &configured.objectives;
+                let objectives = &configured.settings.objectives;
                 let evidence = Evidence::of(record, note.conversation, objectives);
-                let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+                let ended = record.timings.end();
                 note.split.count(version, evidence, ended);
             }
         }

@@ -27,7 +27,7 @@ impl RecordNote for SplitNote {
 }
 
 /// Adds the version of the model of a request to the JSON of its decision.
-pub fn add_to_decision(entry: &DecisionLogEntry, detail: &mut Value) {
+pub(crate) fn add_to_decision(entry: &DecisionLogEntry, detail: &mut Value) {
     if let Some(note) = entry.notes.get::<SplitNote>() {
         detail["split"] = json!({ "model": *note.split.name, "version": *note.version });
     }

@@ -4,29 +4,24 @@ use super::evidence::{Fault, MIN_SPAN as SHOWN_SPAN};
 use super::model_splits::ModelSplits;
 use super::split::{Split, Version};
 use serde::Serialize;
-use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_diagnose::VersionTakenOut;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
-use tokenweir_gateway::status::{StatusBlock, StatusSource};
+use tokenweir_gateway::metric::prelude::*;
+use tokenweir_gateway::status::{StatusBlock, StatusSnapshot};
 
 /// The metrics of split models.
-pub const ROWS: &[MetricDescriptor] = &[MetricDescriptor::new(
+pub const ROWS: &[MetricDescriptor] = &[row(
     "tokenweir_model_version_share_ratio",
     "Share of the requests for a split model that the version gets. 0: its weight is 0, or the guard has taken it out.",
     &[
-        MetricLabel::variable(
+        variable(
             "split_model",
             |_| Vec::new(),
-            || "a model of the configuration with `split`".to_owned(),
+            "a model of the configuration with `split`",
         ),
-        MetricLabel::variable(
-            "version",
-            |_| Vec::new(),
-            || "a model of its `split`".to_owned(),
-        ),
+        variable("version", |_| Vec::new(), "a model of its `split`"),
     ],
-    MetricSource::Status(|status, emit| {
+    Status(|status, emit| {
         let splits = status.blocks.get::<ModelSplitsStatus>();
         for split in splits.iter().flat_map(|splits| &splits.0) {
             for version in &split.versions {
@@ -101,13 +96,11 @@ impl VersionStatus {
     }
 }
 
-/// Returns a function that adds the state of split models, if there are any.
-pub fn status_source(splits: Arc<ModelSplits>) -> StatusSource {
-    Arc::new(move |status, now| {
-        let splits = splits.splits();
-        if !splits.is_empty() {
-            let blocks = splits.iter().map(|split| SplitStatus::new(split, now));
-            status.blocks.add(ModelSplitsStatus(blocks.collect()));
-        }
-    })
+/// Adds the state of split models, if there are any.
+pub(crate) fn add_status(splits: &ModelSplits, status: &mut StatusSnapshot, now: Instant) {
+    let splits = splits.splits();
+    if !splits.is_empty() {
+        let blocks = splits.iter().map(|split| SplitStatus::new(split, now));
+        status.blocks.add(ModelSplitsStatus(blocks.collect()));
+    }
 }

@@ -16,12 +16,12 @@ mod tests;
 pub use section::{check, output_file};
 pub use settings::PayloadLogSettings;
 
+use rows::PayloadLogStatus;
 use std::io;
-use std::sync::Arc;
 use tokenweir_gateway::telemetry::rotating_file::{
     FileRecordCounts, RotatingFile, RotatingFileCounters,
 };
-use tokenweir_net::supervise::BackgroundTask;
+use tokenweir_option::prelude::*;
 use tokenweir_redaction::{PayloadJob, PayloadQueue, PayloadQueueGuard};
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{Outcome, RequestRecord, TextConsumer};
@@ -87,5 +87,54 @@ impl Sink for PayloadLog {
             };
             self.queue.push(PayloadJob::from_record(record, prompt));
         }
+    }
+}
+
+/// The payload log as an option. It shows its settings to later options, which redact the texts of requests in the
+/// same way.
+#[derive(Default)]
+pub struct PayloadLogOption(OnceLock<Arc<PayloadLog>>);
+
+impl GatewayOption for PayloadLogOption {
+    type Settings = PayloadLogSettings;
+    const ROWS: &'static [MetricDescriptor] = rows::ROWS;
+    const TASKS: &'static [BackgroundTask] = &[TASK];
+
+    fn start(
+        self: &Arc<Self>,
+        settings: PayloadLogSettings,
+        context: &StartContext<'_>,
+        parts: &mut OptionParts,
+    ) -> Result<(), StartError> {
+        parts.max_text_bytes = settings.excerpt_bytes();
+        let consumer = parts.next_text_consumer();
+        let started = PayloadLog::start(&settings, context.max_file_bytes, consumer);
+        let started = started.map_err(in_part("cannot start the payload log (log.payloads)"))?;
+        if let Some((log, guard)) = started {
+            let _ = self.0.set(parts.add_sink(log, guard));
+            parts.text_samples.push(TextSample {
+                consumer,
+                share: settings.sample,
+                is_by_trace: false,
+            });
+        }
+        parts.share(Arc::new(settings));
+        Ok(())
+    }
+
+    fn add_status(&self, status: &mut StatusSnapshot, _: Instant) {
+        if let Some(log) = self.0.get() {
+            status.blocks.add(PayloadLogStatus(log.counts()));
+        }
+    }
+
+    fn output(settings: &PayloadLogSettings) -> Option<OutputTarget> {
+        let target = settings.target()?;
+        Some(OutputTarget {
+            key: "payload_log",
+            name: "payloads",
+            text: format!("PROMPTS AND RESPONSES of {target} (log.payloads)"),
+            target,
+        })
     }
 }

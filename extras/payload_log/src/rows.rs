@@ -1,10 +1,8 @@
 //! Status and metrics of the payload log.
 
-use super::PayloadLog;
 use serde::Serialize;
-use std::sync::Arc;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel};
-use tokenweir_gateway::status::{StatusBlock, StatusSource};
+use tokenweir_gateway::metric::prelude::*;
+use tokenweir_gateway::status::StatusBlock;
 use tokenweir_gateway::telemetry::rotating_file::FileRecordCounts;
 
 /// Number of payload log records by result.
@@ -14,16 +12,11 @@ pub struct PayloadLogStatus(pub FileRecordCounts);
 impl StatusBlock for PayloadLogStatus {}
 
 /// The metrics of the payload log.
-pub const ROWS: &[MetricDescriptor] = &[MetricDescriptor::counts(
+pub const ROWS: &[MetricDescriptor] = &[counts(
     "tokenweir_content_records_total",
     "Requests selected for the payload log (log.payloads), by result.",
-    &[MetricLabel::counted("result", |status| {
+    &[counted("result", |status| {
         let PayloadLogStatus(counts) = status.blocks.get_or_default();
         counts.by_result().to_vec()
     })],
 )];
-
-/// Returns a function that adds the counts of the log.
-pub fn status_source(log: Arc<PayloadLog>) -> StatusSource {
-    Arc::new(move |status, _| status.blocks.add(PayloadLogStatus(log.counts())))
-}

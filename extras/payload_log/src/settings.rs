@@ -1,24 +1,22 @@
 //! Configuration of the payload log.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use tokenweir_protocol::units;
+use tokenweir_protocol::{settings, units};
 use tokenweir_redaction::{REDACTION_MARGIN_BYTES, RedactionKind, RedactionSettings};
 
-/// The log of prompts and responses: its file, its sample and its redaction.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct PayloadLogSettings {
-    /// File for prompts and responses. `None`: no text is logged.
-    pub file: Option<PathBuf>,
-    /// Share of requests that are logged: more than 0, at most 1.
-    pub sample: f64,
-    /// Most bytes of each prompt and each response that are logged. At most 1MiB.
-    #[serde(with = "units::Size")]
-    pub max_bytes: usize,
-    /// Kinds of private data that the built-in patterns redact.
-    pub redact: Vec<RedactionKind>,
+settings! {
+    /// The log of prompts and responses: its file, its sample and its redaction.
+    pub struct PayloadLogSettings {
+        /// File for prompts and responses. `None`: no text is logged.
+        pub file: Option<PathBuf>,
+        /// Share of requests that are logged: more than 0, at most 1.
+        pub sample: f64,
+        /// Most bytes of each prompt and each response that are logged. At most 1MiB.
+        #[serde(with = "units::Size")]
+        pub max_bytes: usize,
+        /// Kinds of private data that the built-in patterns redact.
+        pub redact: Vec<RedactionKind>,
+    }
 }
 
 impl PayloadLogSettings {

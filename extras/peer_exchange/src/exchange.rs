@@ -10,7 +10,6 @@ use tokenweir_diagnose::GatewayConditions;
 use tokenweir_gateway::backend::facets::{BackendFacet, LoadChange, PoolFacet};
 use tokenweir_option::DiagnosisHooks;
 use tokenweir_protocol::mutex::lock;
-use tokenweir_routing::PromptFingerprint;
 use tokio::sync::{mpsc, watch};
 
 /// The data exchange with other gateways.
@@ -44,10 +43,23 @@ pub(crate) struct Decision {
 pub struct ExchangeFacet(pub Arc<PeerExchange>);
 
 impl BackendFacet for ExchangeFacet {
+    /// Enqueues a report to the other gateways: the prompt tokens of this gateway that the backend must still
+    /// compute, and the prompt that the gateway sent to it. Never waits.
     fn on_load_change(&self, change: &LoadChange<'_>) {
-        let pending_tokens = change.estimator.local_load().backlog;
-        self.0
-            .enqueue(change.backend, pending_tokens, change.prompt);
+        let backend = change.backend;
+        let decision = Decision {
+            backlog: BackendBacklog {
+                backend,
+                pending_tokens: change.estimator.local_load().backlog,
+            },
+            prompt: change
+                .prompt
+                .cloned()
+                .map(|prompt| SentPrompt { backend, prompt }),
+        };
+        if self.0.decisions.try_send(decision).is_err() {
+            add(&self.0.counters.dropped_decisions, 1);
+        }
     }
 }
 
@@ -80,25 +92,6 @@ impl PeerExchange {
             decisions,
             queue: tokio::sync::Mutex::new(queue),
         })
-    }
-
-    /// Enqueues a report to the other gateways: the prompt tokens of this gateway that a backend must
-    /// still compute, and the prompt that the gateway sent to it. `backend`: the hash of the backend's
-    /// name. Never waits.
-    fn enqueue(&self, backend: u64, pending_tokens: u64, prompt: Option<&Arc<PromptFingerprint>>) {
-        let decision = Decision {
-            backlog: BackendBacklog {
-                backend,
-                pending_tokens,
-            },
-            prompt: prompt.map(|prompt| SentPrompt {
-                backend,
-                prompt: prompt.clone(),
-            }),
-        };
-        if self.decisions.try_send(decision).is_err() {
-            add(&self.counters.dropped_decisions, 1);
-        }
     }
 
     /// What runs scripts at the server, over the connection of the exchange. `None`: there is no connection.

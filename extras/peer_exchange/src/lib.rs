@@ -7,12 +7,14 @@
 
 mod exchange;
 pub mod messages;
+mod option;
 pub mod rows;
 mod section;
 mod status;
 mod task;
 
 pub use exchange::{ExchangeFacet, PeerExchange};
-pub use section::{PeerExchangeConfig, PeerExchangeError, Section};
+pub use option::ExchangeOption;
+pub use section::{PeerExchangeConfig, PeerExchangeError};
 pub use status::PeerExchangeStatus;
 pub use task::TASK;

@@ -1,10 +1,8 @@
 //! Status and metrics of the exchange with other gateways.
 
-use crate::exchange::ExchangeFacet;
 use crate::status::PeerExchangeStatus;
-use std::sync::Arc;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
-use tokenweir_gateway::status::{StatusBlock, StatusSnapshot, StatusSource};
+use tokenweir_gateway::metric::prelude::*;
+use tokenweir_gateway::status::{StatusBlock, StatusSnapshot};
 
 impl StatusBlock for PeerExchangeStatus {
     const KEY: Option<&'static str> = Some("peer_exchange");
@@ -12,57 +10,44 @@ impl StatusBlock for PeerExchangeStatus {
 
 /// The metrics of the exchange with other gateways.
 pub const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::value(
+    value(
         "tokenweir_peer_exchange_connected",
         "1 while the gateway is connected to the message bus.",
         |status| exchange(status).map(|exchange| f64::from(exchange.connected)),
     ),
-    MetricDescriptor::value(
+    value(
         "tokenweir_peer_gateways",
         "Other gateways that sent a message within the last 5 s.",
         |status| exchange(status).map(|exchange| exchange.peers as f64),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_peer_messages_total",
         "Messages of the exchange with other gateways, by result.",
-        &[MetricLabel::fixed(
-            "result",
-            PeerExchangeStatus::message_results,
-        )],
-        MetricSource::Status(|status, emit| {
+        &[computed("result", PeerExchangeStatus::message_results)],
+        Status(|status, emit| {
             let results = exchange(status)
                 .into_iter()
                 .flat_map(|exchange| &exchange.messages);
             results.for_each(|(result, count)| emit(&[result], *count as f64));
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_peer_decisions_total",
         "Routing decisions that the gateways exchange, by result. dropped: the queue was full, or the message bus not connected.",
-        &[MetricLabel::fixed("result", || {
-            PeerExchangeStatus::DECISION_RESULTS.to_vec()
-        })],
-        MetricSource::Status(|status, emit| {
+        &[fixed("result", &PeerExchangeStatus::DECISION_RESULTS)],
+        Status(|status, emit| {
             let results = exchange(status)
                 .into_iter()
                 .flat_map(|exchange| &exchange.decisions);
             results.for_each(|(result, count)| emit(&[result], *count as f64));
         }),
     ),
-    MetricDescriptor::value(
+    value(
         "tokenweir_peer_sent_bytes_total",
         "Bytes of the messages that the gateway sent to other gateways.",
         |status| exchange(status).map(|exchange| exchange.sent_bytes as f64),
     ),
 ];
-
-/// Returns a function that adds the status of the exchange. `None`: there is no exchange.
-pub fn status_source(exchange: Option<ExchangeFacet>) -> StatusSource {
-    Arc::new(move |status, now| {
-        let exchange = exchange.as_ref().map(|facet| facet.0.status(now));
-        status.blocks.add(exchange);
-    })
-}
 
 fn exchange(status: &StatusSnapshot) -> Option<&PeerExchangeStatus> {
     let exchange: &Option<PeerExchangeStatus> = status.blocks.get()?;

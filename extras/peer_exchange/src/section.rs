@@ -3,39 +3,36 @@
 use crate::exchange::PeerExchange;
 use crate::messages::bus::BusSettings;
 use crate::messages::{ExchangeKey, KeyTooShort};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
+use tokenweir_protocol::settings;
 use tokenweir_settings::{
     CheckResult, ConfigSection, ConfiguredSecret, Environment, ReloadClass, Secret, SecretList,
     UnreadableSecret, require, violation_at,
 };
 
-/// The exchange with other gateways before the same backends: the prompts that each sends to which
-/// backend. Messages contain keyed hashes and numbers, never text.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct PeerExchangeConfig {
-    /// URL of a Redis or Valkey server: `redis://HOST:PORT`, with TLS `rediss://HOST:PORT`. `None`:
-    /// no exchange.
-    pub url: Option<String>,
-    /// User name for the server. `None`: its default user.
-    pub username: Option<String>,
-    /// Password for the server. `None`: the server needs none.
-    pub password: Option<Secret>,
-    /// The key that all gateways share, at least 32 characters. It encrypts the messages.
-    pub key: Option<Secret>,
+settings! {
+    /// The exchange with other gateways before the same backends: the prompts that each sends to which
+    /// backend. Messages contain keyed hashes and numbers, never text.
+    #[derive(Default)]
+    pub struct PeerExchangeConfig {
+        /// URL of a Redis or Valkey server: `redis://HOST:PORT`, with TLS `rediss://HOST:PORT`. `None`:
+        /// no exchange.
+        pub url: Option<String>,
+        /// User name for the server. `None`: its default user.
+        pub username: Option<String>,
+        /// Password for the server. `None`: the server needs none.
+        pub password: Option<Secret>,
+        /// The key that all gateways share, at least 32 characters. It encrypts the messages.
+        pub key: Option<Secret>,
+    }
 }
 
 /// Timeout of a connection attempt to the message bus, and of one message to it.
 const BUS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The section `peer_exchange`.
-pub struct Section;
-
-impl<C> ConfigSection<C> for Section {
-    type Values = PeerExchangeConfig;
+impl<C> ConfigSection<C> for PeerExchangeConfig {
+    type Values = Self;
     // The hashes of prompts in the prefix tables depend on the key.
     const RELOAD: ReloadClass = ReloadClass::AfterRestart;
 
@@ -96,25 +93,16 @@ impl PeerExchangeConfig {
             return Ok(None);
         };
         let key = ExchangeKey::new(key.resolve(&env)?.as_bytes())?;
-        let bus = self.bus(url, &key, env)?;
-        Ok(Some(PeerExchange::new(bus, key)))
-    }
-
-    fn bus(
-        &self,
-        url: &str,
-        key: &ExchangeKey,
-        env: impl Environment,
-    ) -> Result<BusSettings, UnreadableSecret> {
         let password = ConfiguredSecret::resolve_any(self.password_secret(), env)?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(BusSettings {
+        let bus = BusSettings {
             url: url.to_owned(),
             username: self.username.clone(),
-            password: password.map(|password| text(password.as_bytes())),
+            password: password
+                .map(|password| String::from_utf8_lossy(password.as_bytes()).into_owned()),
             channel: key.channel(),
             timeout: BUS_TIMEOUT,
-        })
+        };
+        Ok(Some(PeerExchange::new(bus, key)))
     }
 }
 
@@ -125,11 +113,13 @@ mod tests {
     #[test]
     fn a_key_without_server_is_refused() {
         let exchange: PeerExchangeConfig = serde_saphyr::from_str("key: { env: A }").unwrap();
-        let problem = Section::check(&exchange, &()).unwrap_err().problem;
+        let problem = PeerExchangeConfig::check(&exchange, &())
+            .unwrap_err()
+            .problem;
         assert!(
             problem.contains("write the Redis or Valkey server"),
             "{problem}"
         );
-        assert!(Section::check(&PeerExchangeConfig::default(), &()).is_ok());
+        assert!(PeerExchangeConfig::check(&PeerExchangeConfig::default(), &()).is_ok());
     }
 }

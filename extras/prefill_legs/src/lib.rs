@@ -13,9 +13,10 @@
 mod bodies;
 mod leg;
 mod note;
+mod option;
 pub mod rows;
 mod search;
 mod step;
 
-pub use note::{PredictedTtfts, PrefillNote, PrefillSkip, add_to_decision};
+pub use note::{PredictedTtfts, PrefillNote, PrefillSkip};
 pub use step::PrefillLegs;

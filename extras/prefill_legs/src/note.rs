@@ -10,7 +10,7 @@ use tokenweir_request::record::{NoteAttribute, NoteValue, RecordNote};
 named_enum! {
     /// Why a request to a decode backend has no prefill leg. The decode backend computes the prompt
     /// itself.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum PrefillSkip {
         /// The gateway makes no prefill legs for the API of the request.
         Api = "api",
@@ -63,7 +63,7 @@ impl RecordNote for PrefillNote {
 }
 
 /// Adds the prefill legs of a request to the JSON of its decision.
-pub fn add_to_decision(entry: &DecisionLogEntry, detail: &mut Value) {
+pub(crate) fn add_to_decision(entry: &DecisionLogEntry, detail: &mut Value) {
     let Some(note) = entry.notes.get::<PrefillNote>() else {
         detail["prefill_legs"] = Value::Null;
         return;

@@ -1,17 +1,15 @@
 //! Metrics of prefill legs.
 
 use crate::note::{PrefillNote, PrefillSkip};
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use tokenweir_gateway::metric::prelude::*;
 
 /// The metrics of prefill legs.
 pub const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::new(
+    row(
         "tokenweir_prefill_legs_total",
         "Requests whose prompt another backend computed, by whether the decode backend got its KV blocks.",
-        &[MetricLabel::fixed("result", || {
-            vec!["used", "unused", "failed"]
-        })],
-        MetricSource::Record(|record, emit| {
+        &[fixed("result", &["used", "unused", "failed"])],
+        Record(|record, emit| {
             let mut is_used = record.has_remote_prompt;
             for leg in record.attempts_apart.iter().rev() {
                 let is_failed = leg.failure.is_some();
@@ -27,11 +25,11 @@ pub const ROWS: &[MetricDescriptor] = &[
             }
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_prefill_legs_skipped_total",
         "Requests whose decode backend computed the prompt itself, by reason.",
-        &[MetricLabel::fixed("reason", || PrefillSkip::NAMES.to_vec())],
-        MetricSource::RecordEvent(|record| {
+        &[fixed("reason", PrefillSkip::NAMES)],
+        RecordEvent(|record| {
             record
                 .notes
                 .get::<PrefillNote>()?

@@ -18,7 +18,7 @@ use tokenweir_routing::resilience::FailureKind;
 
 /// Sends the prefill leg of a request to a backend that computes the prompt, before another backend (the
 /// decode backend) gets the request and generates the output.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct PrefillLegs;
 
 /// The prefill legs of one request, over all its attempts.

@@ -20,19 +20,17 @@ mod worker;
 
 pub use judge::QualityStartError;
 pub use model_trends::ModelQuality;
+pub use rows::QualitySnapshot;
 pub use sample::QualitySampleCounts;
-pub use section::Section;
 pub use settings::QualitySettings;
 
 use judge::QualityJudge;
 use model_trends::QualityTrends;
 use sample::{QualityJob, QualitySampleCounters};
-use serde::Serialize;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 use tokenweir_gateway::telemetry::rotating_file::RotatingFile;
-use tokenweir_net::supervise::BackgroundTask;
+use tokenweir_option::prelude::*;
+use tokenweir_payload_log::PayloadLogSettings;
 use tokenweir_protocol::openai::Api;
 use tokenweir_redaction::{PayloadQueue, PayloadQueueGuard, RedactionSettings};
 use tokenweir_request::observe::Sink;
@@ -54,15 +52,6 @@ pub struct QualityMonitor {
     counters: Arc<QualitySampleCounters>,
 }
 
-/// A snapshot of the quality of responses by model, and of the numbers of samples.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct QualitySnapshot {
-    /// The quality of all models that had a response recently.
-    pub models: Vec<ModelQuality>,
-    /// Number of samples by result.
-    pub samples: QualitySampleCounts,
-}
-
 impl QualityMonitor {
     /// Starts quality monitoring. Prompts and responses are redacted with `redaction`. The
     /// result is `None` if quality monitoring is disabled. The guard is `None` if no texts are sampled,
@@ -81,16 +70,14 @@ impl QualityMonitor {
             settings.baseline_window(),
         ));
         let counters = Arc::new(QualitySampleCounters::default());
+        let mut monitor = Self {
+            consumer,
+            trends: trends.clone(),
+            queue: None,
+            counters: counters.clone(),
+        };
         if settings.share() <= 0.0 {
-            return Ok(Some((
-                Self {
-                    consumer,
-                    trends,
-                    queue: None,
-                    counters,
-                },
-                None,
-            )));
+            return Ok(Some((monitor, None)));
         }
         let shutdown_deadline = watch::Sender::new(None);
         let open_file =
@@ -102,22 +89,14 @@ impl QualityMonitor {
             redaction: redaction.clone(),
             file: settings.file.as_deref().map(open_file).transpose()?,
             judge: settings.judge.as_ref().map(create_judge).transpose()?,
-            trends: trends.clone(),
-            counters: counters.clone(),
+            trends,
+            counters,
         };
         let process = move |jobs: &[QualityJob]| worker.process_batch(jobs);
-        let task = TASK;
         let (queue, guard) =
-            PayloadQueue::start(task, JUDGE_BATCH_SIZE, shutdown_deadline, process);
-        Ok(Some((
-            Self {
-                consumer,
-                trends,
-                queue: Some(queue),
-                counters,
-            },
-            Some(guard),
-        )))
+            PayloadQueue::start(TASK, JUDGE_BATCH_SIZE, shutdown_deadline, process);
+        monitor.queue = Some(queue);
+        Ok(Some((monitor, Some(guard))))
     }
 
     /// Returns the quality of responses by model and the numbers of samples at `now`.
@@ -159,5 +138,59 @@ impl Sink for QualityMonitor {
                 queue.push(QualityJob::from_record(record, prompt.clone()));
             }
         }
+    }
+}
+
+/// Quality monitoring as an option.
+#[derive(Default)]
+pub struct QualityOption(OnceLock<Arc<QualityMonitor>>);
+
+impl GatewayOption for QualityOption {
+    type Settings = QualitySettings;
+    const ROWS: &'static [MetricDescriptor] = rows::ROWS;
+    const TASKS: &'static [BackgroundTask] = &[TASK];
+
+    fn start(
+        self: &Arc<Self>,
+        settings: QualitySettings,
+        context: &StartContext<'_>,
+        parts: &mut OptionParts,
+    ) -> Result<(), StartError> {
+        // Without the redaction of operators, secrets would reach the samples.
+        let payload_log = parts
+            .find::<PayloadLogSettings>()
+            .ok_or("`quality` must come after `payload_log` in the list of options")?;
+        let redaction = payload_log.redaction();
+        let consumer = parts.next_text_consumer();
+        let started =
+            QualityMonitor::start(&settings, &redaction, context.max_file_bytes, consumer);
+        let started = started.map_err(in_part("cannot start the quality samples (quality)"))?;
+        let Some((monitor, guard)) = started else {
+            return Ok(());
+        };
+        if guard.is_some() {
+            parts.text_samples.push(TextSample {
+                consumer,
+                share: settings.share(),
+                is_by_trace: true,
+            });
+        }
+        let _ = self.0.set(parts.add_sink(monitor, guard));
+        Ok(())
+    }
+
+    fn add_status(&self, status: &mut StatusSnapshot, now: Instant) {
+        let quality = self.0.get().map(|monitor| monitor.vitals(now));
+        status.blocks.add(rows::QualityStatus(quality));
+    }
+
+    fn output(settings: &QualitySettings) -> Option<OutputTarget> {
+        let target = settings.target()?;
+        Some(OutputTarget {
+            key: "quality",
+            name: "quality",
+            text: format!("PROMPTS AND RESPONSES of {target} (quality)"),
+            target,
+        })
     }
 }

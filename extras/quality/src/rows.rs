@@ -2,17 +2,24 @@
 
 use super::model_trends::ModelQuality;
 use super::sample::QualitySampleCounts;
-use super::{QualityMonitor, QualitySnapshot};
 use serde::Serialize;
-use std::sync::Arc;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
-use tokenweir_gateway::status::{StatusBlock, StatusSnapshot, StatusSource};
+use tokenweir_gateway::metric::prelude::*;
+use tokenweir_gateway::status::{StatusBlock, StatusSnapshot};
 use tokenweir_request::record::ModelLabel;
 
 /// The values of the label `window`: the means of [`ModelQuality`] over the recent and over the
 /// baseline window, in the order in which its fields have them.
 const WINDOWS: [&str; 2] = ["recent", "baseline"];
-const WINDOW: MetricLabel = MetricLabel::fixed("window", || WINDOWS.to_vec());
+const WINDOW: MetricLabel = fixed("window", &WINDOWS);
+
+/// A snapshot of the quality of responses by model, and of the numbers of samples.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct QualitySnapshot {
+    /// The quality of all models that had a response recently.
+    pub models: Vec<ModelQuality>,
+    /// Number of samples by result.
+    pub samples: QualitySampleCounts,
+}
 
 /// The quality of responses by model. `None`: `quality` is disabled.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -24,36 +31,36 @@ impl StatusBlock for QualityStatus {
 
 /// The metrics of response quality.
 pub const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::new(
+    row(
         "tokenweir_quality_refusal_ratio",
         "Share of complete responses in which the model declined.",
-        &[MetricLabel::MODEL, WINDOW],
-        MetricSource::Status(|status, emit| {
+        &[MODEL, WINDOW],
+        Status(|status, emit| {
             for_each_model(status, |model| {
                 emit_by_window(&model.model, model.refusals, emit);
             });
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_quality_score_ratio",
         "Mean response score by quality.judge, 0 to 1.",
-        &[MetricLabel::MODEL, WINDOW],
-        MetricSource::Status(|status, emit| {
+        &[MODEL, WINDOW],
+        Status(|status, emit| {
             for_each_model(status, |model| {
                 emit_by_window(&model.model, model.scores, emit);
             });
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_quality_samples_total",
         "Responses sampled for quality.file and quality.judge, by result.",
-        &[MetricLabel::fixed("result", || {
+        &[computed("result", || {
             QualitySampleCounts::default()
                 .by_result()
                 .map(|(result, _)| result)
                 .to_vec()
         })],
-        MetricSource::Status(|status, emit| {
+        Status(|status, emit| {
             let Some(quality) = quality(status) else {
                 return;
             };
@@ -101,12 +108,4 @@ fn emit_by_window(model: &str, means: [Option<f64>; 2], emit: MetricEmitter<'_>)
     for (window, mean) in WINDOWS.iter().zip(means) {
         emit(&[model, window], mean.unwrap_or(f64::NAN));
     }
-}
-
-/// Returns a function that adds the quality of responses. `None`: quality monitoring is disabled.
-pub fn status_source(monitor: Option<Arc<QualityMonitor>>) -> StatusSource {
-    Arc::new(move |status, now| {
-        let quality = monitor.as_ref().map(|monitor| monitor.vitals(now));
-        status.blocks.add(QualityStatus(quality));
-    })
 }

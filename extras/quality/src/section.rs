@@ -8,11 +8,8 @@ use tokenweir_settings::{CheckResult, ConfigSection, OutputFile, ReloadClass, fi
 /// Maximum of `quality.sample`, the share of requests that are sampled.
 const MAX_SAMPLE_RATIO: f64 = 0.05;
 
-/// The section `quality`.
-pub struct Section;
-
-impl<C: AsRef<PayloadLogSettings>> ConfigSection<C> for Section {
-    type Values = QualitySettings;
+impl<C: AsRef<PayloadLogSettings>> ConfigSection<C> for QualitySettings {
+    type Values = Self;
     const RELOAD: ReloadClass = ReloadClass::AfterRestart;
 
     // The payload log configures the redaction of quality samples too.

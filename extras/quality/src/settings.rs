@@ -1,29 +1,27 @@
 //! Configuration of quality monitoring.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
-use tokenweir_protocol::units;
+use tokenweir_protocol::{settings, units};
 
-/// Quality monitoring, and the destinations of sampled prompts and responses.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct QualitySettings {
-    /// Whether lengths, refusals and scores of responses are monitored.
-    pub enabled: bool,
-    /// Share of requests whose text goes to the file and the judge, from 0 to 0.05.
-    pub sample: f64,
-    /// File for the sample, one JSON object per line. `None`: no file.
-    pub file: Option<PathBuf>,
-    /// URL of a judge server that scores responses. `None`: no judge.
-    pub judge: Option<String>,
-    /// Longest wait for the score of one response. Not a key of the configuration.
-    #[serde(skip)]
-    pub judge_timeout: Duration,
-    /// Time constant of the recent mean. It is compared to a baseline mean with 24 times this constant.
-    #[serde(with = "units::Duration")]
-    pub window: Duration,
+settings! {
+    /// Quality monitoring, and the destinations of sampled prompts and responses.
+    pub struct QualitySettings {
+        /// Whether lengths, refusals and scores of responses are monitored.
+        pub enabled: bool,
+        /// Share of requests whose text goes to the file and the judge, from 0 to 0.05.
+        pub sample: f64,
+        /// File for the sample, one JSON object per line. `None`: no file.
+        pub file: Option<PathBuf>,
+        /// URL of a judge server that scores responses. `None`: no judge.
+        pub judge: Option<String>,
+        /// Longest wait for the score of one response. Not a key of the configuration.
+        #[serde(skip)]
+        pub judge_timeout: Duration,
+        /// Time constant of the recent mean. It is compared to a baseline mean with 24 times this constant.
+        #[serde(with = "units::Duration")]
+        pub window: Duration,
+    }
 }
 
 impl QualitySettings {

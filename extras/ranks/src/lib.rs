@@ -3,7 +3,9 @@
 
 mod facet;
 mod numbering;
+mod option;
 mod probe;
+mod rank_load;
 pub mod rows;
 
 pub use facet::{RankFacet, RankStatus, Ranks};

@@ -3,13 +3,14 @@
 
 use crate::facet::RankFacet;
 use crate::numbering;
+use crate::rank_load::RankLoad;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_engine::dialect::{EngineLoad, RankLoad};
+use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_gateway::backend::facets::{PartialTarget, TargetPart};
 use tokenweir_gateway::backend::health_checker::{CheckStep, HealthChecker, StepTime};
 use tokenweir_gateway::backend::{Backend, BackendDriver};
@@ -40,7 +41,7 @@ enum Failure {
 }
 
 /// Finds the data-parallel ranks of all backends.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RankProbes;
 
 /// The data-parallel ranks of one backend, as its health checker finds them.

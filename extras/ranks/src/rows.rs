@@ -1,7 +1,7 @@
 //! Status and metrics of data-parallel ranks.
 
 use crate::facet::Ranks;
-use tokenweir_gateway::metric::MetricDescriptor;
+use tokenweir_gateway::metric::prelude::*;
 use tokenweir_gateway::status::StatusBlock;
 
 impl StatusBlock for Ranks {
@@ -9,7 +9,7 @@ impl StatusBlock for Ranks {
 }
 
 /// The metrics of data-parallel ranks.
-pub const ROWS: &[MetricDescriptor] = &[MetricDescriptor::of_backend(
+pub const ROWS: &[MetricDescriptor] = &[of_backend(
     "tokenweir_backend_ranks",
     "Data-parallel ranks of the backend that are targets of routing. No series: the backend chooses the rank itself.",
     |backend| {

@@ -10,7 +10,7 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// Kinds of private data that the built-in patterns redact.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
+    #[derive(Hash, Deserialize, JsonSchema)]
     #[serde(rename_all = "lowercase")]
     pub enum RedactionKind {
         /// Email addresses.

@@ -5,6 +5,7 @@
 //! When the connection ends, the run continues. The same request on another connection gets the
 //! same response from its beginning.
 
+mod option;
 mod resumption;
 pub mod rows;
 mod run;
@@ -12,5 +13,4 @@ mod settings;
 mod taken;
 
 pub use resumption::Resumption;
-pub use rows::add_to_decision;
 pub use settings::ResumeConfig;

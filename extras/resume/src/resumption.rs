@@ -6,7 +6,6 @@ use futures_util::future::BoxFuture;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use tokenweir_gateway::proxy::RunHead;
 use tokenweir_gateway::proxy::extensions::Extension;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::runs::{Registry, RunSettings};
@@ -17,16 +16,11 @@ use tokio::task::JoinSet;
 pub struct Resumption {
     /// `None`: no client can return.
     pub(crate) settings: ArcSwapOption<RunSettings>,
-    pub(crate) registry: Arc<Registry<RunHead>>,
+    pub(crate) registry: Arc<Registry>,
     tasks: Mutex<JoinSet<()>>,
 }
 
 impl Resumption {
-    /// Changes the settings for new requests. `None`: no client can return.
-    pub fn configure(&self, settings: Option<RunSettings>) {
-        self.settings.store(settings.map(Arc::new));
-    }
-
     /// The memory of the stored responses of all runs, in bytes.
     pub fn used_bytes(&self) -> usize {
         self.registry.used_bytes()

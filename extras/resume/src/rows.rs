@@ -1,11 +1,10 @@
 //! Status and metrics of the responses that clients can return to.
 
-use crate::resumption::Resumption;
 use serde::Serialize;
 use serde_json::Value;
 use std::sync::Arc;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
-use tokenweir_gateway::status::{StatusBlock, StatusSource};
+use tokenweir_gateway::metric::prelude::*;
+use tokenweir_gateway::status::StatusBlock;
 use tokenweir_gateway::telemetry::decision_log::DecisionLogEntry;
 use tokenweir_request::runs::{RunNote, RunOutcome};
 
@@ -19,13 +18,13 @@ impl StatusBlock for ResumeBytes {
 
 /// The metrics of the responses that clients can return to.
 pub const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::new(
+    row(
         "tokenweir_resume_requests_total",
         "Requests with an Idempotency-Key while streams.resume is on, by result.",
-        &[MetricLabel::fixed("result", || RunOutcome::NAMES.to_vec())],
-        MetricSource::RecordEvent(RunNote::outcome_of),
+        &[fixed("result", RunOutcome::NAMES)],
+        RecordEvent(RunNote::outcome_of),
     ),
-    MetricDescriptor::value(
+    value(
         "tokenweir_resume_memory_bytes",
         "Memory of the responses that clients can return to (streams.resume).",
         |status| {
@@ -39,9 +38,4 @@ pub const ROWS: &[MetricDescriptor] = &[
 pub fn add_to_decision(entry: &DecisionLogEntry, detail: &mut Value) {
     let note = entry.notes.get::<Arc<RunNote>>();
     detail["actual"]["resume"] = note.map(|note| note.get().as_str()).into();
-}
-
-/// Returns a function that adds the memory of these responses.
-pub fn status_source(resumption: Arc<Resumption>) -> StatusSource {
-    Arc::new(move |status, _| status.blocks.add(ResumeBytes(resumption.used_bytes())))
 }

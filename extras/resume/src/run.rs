@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokenweir_gateway::proxy::{
     EarlyResponse, Handling, ProxyContext, ProxyResponseBody, ReceivedBody, RecordedRequest,
-    Responding, RunHead, handle_request,
+    Responding, handle_request,
 };
 use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_request::observe::ResponseAbortHandle;
-use tokenweir_request::runs::{End, Producer};
+use tokenweir_request::runs::{End, Producer, RunHead};
 
 /// Handles a request and writes its response to `producer`, from which the client's connections
 /// read it.
@@ -21,7 +21,7 @@ pub(crate) async fn complete(
     context: Arc<ProxyContext>,
     recorded: Box<RecordedRequest>,
     request: Request<ReceivedBody>,
-    producer: Producer<RunHead>,
+    producer: Producer,
 ) {
     let early = Arc::<EarlyResponse>::default();
     let shared = early.clone();
@@ -44,7 +44,7 @@ struct Run {
     responding: Responding,
     /// The body of the response. `None`: the response has not begun.
     body: Option<ProxyResponseBody>,
-    producer: Producer<RunHead>,
+    producer: Producer,
 }
 
 impl Run {

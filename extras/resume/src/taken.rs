@@ -14,7 +14,7 @@ use tokenweir_gateway::proxy::access::Principal;
 use tokenweir_gateway::proxy::option::{RequestOption, TakenRequest};
 use tokenweir_gateway::proxy::{
     EarlyResponse, HeldBody, ProxyContext, ProxyResponse, ProxyResponseBody, ReceivedBody,
-    RecordedRequest, ResponseHeaders, RunBody, RunHead, handle_request, peek_request, receive_body,
+    RecordedRequest, ResponseHeaders, RunBody, handle_request, peek_request, receive_body,
 };
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers::{
@@ -22,10 +22,10 @@ use tokenweir_protocol::headers::{
 };
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_protocol::openai::route::ApiRoute;
-use tokenweir_request::error::{ErrorEnvelope, GatewayError, OptionError};
+use tokenweir_request::error::{ErrorEnvelope, GatewayError, StartError};
 use tokenweir_request::observe::{Exchange, ResponseAbortHandle};
 use tokenweir_request::runs::{
-    Arrival, Digest, Entry, EventId, EventIds, Producer, Reader, RunId, RunKey, RunNote,
+    Arrival, Digest, Entry, EventId, EventIds, Producer, Reader, RunHead, RunId, RunKey, RunNote,
     RunOutcome, RunSettings,
 };
 
@@ -34,7 +34,7 @@ const MAX_KEY_BYTES: usize = 255;
 
 /// The key belongs to a request with another path, query, content type or body: 422. This status and the next one are
 /// those of draft-ietf-httpapi-idempotency-key-header.
-const OTHER_REQUEST: GatewayError = GatewayError::Option(&OptionError {
+const OTHER_REQUEST: GatewayError = GatewayError::Option(&StartError {
     reason: "idempotency_key",
     message: "the Idempotency-Key belongs to another request of this client: repeat that request \
               byte for byte, or use a new key",
@@ -42,7 +42,7 @@ const OTHER_REQUEST: GatewayError = GatewayError::Option(&OptionError {
 });
 
 /// Too many connections already get the response: 409.
-const TOO_MANY_READERS: GatewayError = GatewayError::Option(&OptionError {
+const TOO_MANY_READERS: GatewayError = GatewayError::Option(&StartError {
     reason: "idempotency_key",
     message: "too many connections get the response of this Idempotency-Key: close one, or wait",
     is_conflict: true,
@@ -50,7 +50,7 @@ const TOO_MANY_READERS: GatewayError = GatewayError::Option(&OptionError {
 
 /// `Last-Event-ID` names no event of a response that this gateway keeps for the request: 412, because
 /// the header is a condition that does not hold.
-const UNKNOWN_EVENT: GatewayError = GatewayError::Option(&OptionError {
+const UNKNOWN_EVENT: GatewayError = GatewayError::Option(&StartError {
     reason: "last_event_id",
     message: "this gateway does not keep the response of which Last-Event-ID names an event: repeat \
               the request without Last-Event-ID, and discard the events of the earlier response",
@@ -278,7 +278,7 @@ impl KeyedRequest<'_> {
         context: &Arc<ProxyContext>,
         mut recorded: Box<RecordedRequest>,
         request: Request<ReceivedBody>,
-        producer: Producer<RunHead>,
+        producer: Producer,
         mut body: RunBody,
     ) -> ProxyResponse {
         let envelope = ErrorEnvelope::for_path(request.uri().path());
@@ -427,7 +427,7 @@ impl LastEvent {
     }
 
     /// The body that `reader` reads, with the event ids that the client asks for.
-    fn body(self, reader: Reader<RunHead>, abort: ResponseAbortHandle) -> RunBody {
+    fn body(self, reader: Reader, abort: ResponseAbortHandle) -> RunBody {
         let start = EventId {
             run: reader.run_id(),
             event: 0,

@@ -8,6 +8,7 @@
 //! This option keeps the number of sessions in progress to those that fit. It decides as the gate of
 //! admission which requests wait in the admission queue.
 
+mod option;
 mod section;
 mod sessions_status;
 mod settings;
@@ -18,7 +19,7 @@ mod session_admission;
 
 pub mod rows;
 
-pub use section::Section;
+pub use option::SessionsOption;
 pub use session_admission::{GatewaySharing, SessionAdmission, Sharing};
 pub use sessions_status::SessionsStatus;
 pub use settings::SessionSettings;

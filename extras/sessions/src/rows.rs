@@ -1,19 +1,17 @@
 //! Metrics of admission by live sessions.
 
-use super::session_admission::SessionAdmission;
 use super::sessions_status::{AdmissionReason, SessionsStatus};
-use std::sync::Arc;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel};
-use tokenweir_gateway::status::{StatusSnapshot, StatusSource};
+use tokenweir_gateway::metric::prelude::*;
+use tokenweir_gateway::status::StatusSnapshot;
 
 /// The metrics of admission by live sessions.
 pub const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::value(
+    value(
         "tokenweir_live_sessions",
         "Sessions in progress: running, or idle for a time after which sessions return.",
         |status| sessions(status).map(|sessions| sessions.live_sessions as f64),
     ),
-    MetricDescriptor::value(
+    value(
         "tokenweir_fitting_sessions",
         "Sessions of the present size that fit into the KV caches of the backends.",
         |status| {
@@ -22,15 +20,15 @@ pub const ROWS: &[MetricDescriptor] = &[
                 .map(|fitting| fitting as f64)
         },
     ),
-    MetricDescriptor::value(
+    value(
         "tokenweir_held_requests",
         "Requests of new sessions that wait until the sessions in progress leave room.",
         |status| sessions(status).map(|sessions| sessions.held_requests as f64),
     ),
-    MetricDescriptor::counts(
+    counts(
         "tokenweir_session_turns_total",
         "Requests that admission by sessions let in, by reason.",
-        &[MetricLabel::counted("reason", |status| {
+        &[counted("reason", |status| {
             let admitted = sessions(status).map_or(&[][..], |sessions| &sessions.admitted);
             let count = |reason: AdmissionReason| admitted.get(reason as usize).copied();
             let counts = AdmissionReason::ALL.into_iter();
@@ -43,13 +41,4 @@ pub const ROWS: &[MetricDescriptor] = &[
 
 fn sessions(status: &StatusSnapshot) -> Option<&SessionsStatus> {
     status.blocks.get()
-}
-
-/// Returns a function that adds the state of admission by live sessions, if it is on.
-pub fn status_source(sessions: Arc<SessionAdmission>) -> StatusSource {
-    Arc::new(move |status, now| {
-        if let Some(block) = sessions.status(now) {
-            status.blocks.add(block);
-        }
-    })
 }

@@ -3,11 +3,8 @@
 use crate::settings::SessionSettings;
 use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, require};
 
-/// The section `sessions`.
-pub struct Section;
-
-impl<C> ConfigSection<C> for Section {
-    type Values = SessionSettings;
+impl<C> ConfigSection<C> for SessionSettings {
+    type Values = Self;
     const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(sessions: &SessionSettings, _: &C) -> CheckResult {

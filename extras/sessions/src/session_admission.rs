@@ -71,7 +71,8 @@ impl SessionAdmission {
             return;
         }
         let previous = running.take().map(|running| running.gate);
-        let gate = previous.unwrap_or_else(|| Arc::new(SessionGate::new(self.pool.clone())));
+        let gate =
+            previous.unwrap_or_else(|| Arc::new(SessionGate::new(&self.pool, &self.admission)));
         let updated = gate.clone();
         let sharing = self.sharing.clone();
         let pool = self.pool.clone();

@@ -3,10 +3,10 @@
 use super::sessions_status::{AdmissionReason, SessionsStatus};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 use tokenweir_gateway::backend::pool::{BackendPool, BackendRequirements, PeerPrompt};
-use tokenweir_gateway::proxy::admission::{AdmissionGate, Entrance, Standing};
+use tokenweir_gateway::proxy::admission::{AdmissionController, AdmissionGate, Entrance, Standing};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::{Admission, AdmissionPermit};
@@ -22,6 +22,7 @@ pub(crate) struct SessionGate(Arc<GateState>);
 #[derive(Debug)]
 struct GateState {
     pool: Arc<BackendPool>,
+    admission: Weak<AdmissionController>,
     /// The working sets by the positions of their backends.
     sets: Mutex<HashMap<Arc<[usize]>, WorkingSet>>,
     /// Number of gateways that share the caches.
@@ -41,9 +42,10 @@ struct TurnPermit {
 }
 
 impl SessionGate {
-    pub(crate) fn new(pool: Arc<BackendPool>) -> Self {
+    pub(crate) fn new(pool: &Arc<BackendPool>, admission: &Arc<AdmissionController>) -> Self {
         Self(Arc::new(GateState {
-            pool,
+            pool: pool.clone(),
+            admission: Arc::downgrade(admission),
             sets: Mutex::default(),
             gateways: AtomicU64::new(1),
             admitted: Default::default(),
@@ -190,6 +192,11 @@ impl AdmissionPermit for TurnPermit {
             prompt: input,
             cached: usage.cached,
             output: usage.output.unwrap_or(0),
+            has_missed: self
+                .state
+                .admission
+                .upgrade()
+                .and_then(|it| it.has_missed_objective(record)),
         });
         if let Some(prompt) = &record.fingerprint
             && let Some(set) = lock(&self.state.sets).get_mut(&self.backends)

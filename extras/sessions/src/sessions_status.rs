@@ -6,7 +6,6 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// Why a turn was let in.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum AdmissionReason {
         /// It continues a session in progress.
         LiveSession = "live_session",
@@ -41,8 +40,8 @@ pub struct SessionsStatus {
 }
 
 impl SessionsStatus {
-    /// Number of sessions of the present size that fit. `None`: the capacity is not known, or no session is in
-    /// progress.
+    /// Number of sessions that fit, at the mean size to which the live sessions will probably grow. `None`: the
+    /// capacity is not known, or no session is in progress.
     pub(crate) fn fitting(&self) -> Option<usize> {
         if !self.is_capacity_known || self.grown_tokens <= 0.0 {
             return None;

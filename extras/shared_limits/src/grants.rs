@@ -25,7 +25,6 @@ pub(crate) struct Grants {
 
 named_enum! {
     /// What the server of the exchange is for grants.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum StoreState {
         /// It has not answered since the gateway started.
         Starting = "starting",

@@ -15,6 +15,7 @@
 
 mod claims;
 mod grants;
+mod option;
 pub mod rows;
 #[cfg(test)]
 mod script_tests;
@@ -25,7 +26,8 @@ mod state_file;
 mod status;
 mod task;
 
-pub use section::{Section, SharedLimitsConfig};
+pub use option::SharedLimitsOption;
+pub use section::SharedLimitsConfig;
 pub use status::SharedLimitsStatus;
 pub use task::SharedLimits;
 pub use task::TASK;

@@ -2,10 +2,8 @@
 
 use crate::grants::StoreState;
 use crate::status::{SharedLimitsStatus, StoreStatus};
-use crate::task::SharedLimits;
-use std::sync::Arc;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
-use tokenweir_gateway::status::{StatusBlock, StatusSnapshot, StatusSource};
+use tokenweir_gateway::metric::prelude::*;
+use tokenweir_gateway::status::{StatusBlock, StatusSnapshot};
 
 impl StatusBlock for SharedLimitsStatus {
     const KEY: Option<&'static str> = Some("shared_limits");
@@ -13,11 +11,11 @@ impl StatusBlock for SharedLimitsStatus {
 
 /// The metrics of limits over gateways and restarts.
 pub const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::new(
+    row(
         "tokenweir_limit_store_state",
         "1 for the state of the server with which gateways share limits. While it is away, the last grants hold.",
-        &[MetricLabel::fixed("state", || StoreState::NAMES.to_vec())],
-        MetricSource::Status(|status, emit| {
+        &[fixed("state", StoreState::NAMES)],
+        Status(|status, emit| {
             if let Some(store) = store(status) {
                 for state in StoreState::ALL.map(StoreState::as_str) {
                     emit(&[state], f64::from(state == store.state));
@@ -25,10 +23,10 @@ pub const ROWS: &[MetricDescriptor] = &[
             }
         }),
     ),
-    MetricDescriptor::counts(
+    counts(
         "tokenweir_limit_claims_total",
         "Claims of parts of limits at the server of the exchange, by result.",
-        &[MetricLabel::counted("result", |status| {
+        &[counted("result", |status| {
             let store = store(status).unwrap_or_default();
             vec![
                 ("answered", store.answered_claims),
@@ -36,22 +34,12 @@ pub const ROWS: &[MetricDescriptor] = &[
             ]
         })],
     ),
-    MetricDescriptor::value(
+    value(
         "tokenweir_limit_file_errors_total",
         "Times that the file of used limits (shared_limits.file) could not be read or written.",
         |status| limits(status).map(|limits| limits.file_errors as f64),
     ),
 ];
-
-/// Returns a function that adds the state of limits. `None`: this gateway counts by itself and forgets it at a
-/// restart.
-pub fn status_source(limits: Option<Arc<SharedLimits>>) -> StatusSource {
-    Arc::new(move |status, _| {
-        if let Some(limits) = &limits {
-            status.blocks.add(limits.status());
-        }
-    })
-}
 
 fn limits(status: &StatusSnapshot) -> Option<&SharedLimitsStatus> {
     status.blocks.get()

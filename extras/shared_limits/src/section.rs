@@ -1,24 +1,21 @@
 //! The section `shared_limits`: where the usage of limits outlasts a restart.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use tokenweir_protocol::settings;
 use tokenweir_settings::{CheckResult, ConfigSection, OutputFile, ReloadClass, file_path};
 
-/// Limits of tenants over restarts. Gateways with a `peer_exchange` count limits together.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct SharedLimitsConfig {
-    /// File with what tenants have used of limits per day and per month. Each gateway needs its own. `None`: a
-    /// restart of a gateway without `peer_exchange` forgets it.
-    pub file: Option<PathBuf>,
+settings! {
+    /// Limits of tenants over restarts. Gateways with a `peer_exchange` count limits together.
+    #[derive(Default, Eq)]
+    pub struct SharedLimitsConfig {
+        /// File with what tenants have used of limits per day and per month. Each gateway needs its own. `None`: a
+        /// restart of a gateway without `peer_exchange` forgets it.
+        pub file: Option<PathBuf>,
+    }
 }
 
-/// The section `shared_limits`.
-pub struct Section;
-
-impl<C> ConfigSection<C> for Section {
-    type Values = SharedLimitsConfig;
+impl<C> ConfigSection<C> for SharedLimitsConfig {
+    type Values = Self;
     const RELOAD: ReloadClass = ReloadClass::AfterRestart;
 
     fn check(limits: &SharedLimitsConfig, _: &C) -> CheckResult {

@@ -2,11 +2,10 @@
 
 use crate::facet::SleepFacet;
 use crate::rows;
-use crate::settings::{Section, SleepSettings};
-use std::sync::{Arc, Mutex};
+use crate::settings::SleepSettings;
+use std::sync::Mutex;
 use tokenweir_gateway::backend::facets::PoolFacet;
-use tokenweir_gateway::metric::MetricDescriptor;
-use tokenweir_option::{GatewayOption, OptionParts};
+use tokenweir_option::prelude::*;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::resilience::Availability;
 use tokio::sync::Semaphore;
@@ -20,25 +19,36 @@ pub struct SleepMode {
 }
 
 impl GatewayOption for SleepMode {
-    type Section = Section;
     type Settings = SleepSettings;
     const ROWS: &'static [MetricDescriptor] = rows::ROWS;
 
-    fn new(settings: &SleepSettings) -> Self {
-        Self {
-            settings: Arc::new(Mutex::new(*settings)),
-            permits: Arc::new(Semaphore::new(1)),
-        }
-    }
-
-    fn configure(&self, settings: &SleepSettings) {
-        *lock(&self.settings) = *settings;
-    }
-
-    fn attach(self: &Arc<Self>, parts: &mut OptionParts) {
-        parts.facets.push(Box::new(|| Box::<SleepFacet>::default()));
+    fn start(
+        self: &Arc<Self>,
+        settings: SleepSettings,
+        _: &StartContext<'_>,
+        parts: &mut OptionParts,
+    ) -> Result<(), StartError> {
+        self.configure(settings);
         parts.pool_facets.push(self.clone());
         parts.drivers.push(self.clone());
+        Ok(())
+    }
+
+    fn facet(&self) -> Option<Box<dyn BackendFacet>> {
+        Some(Box::<SleepFacet>::default())
+    }
+
+    fn configure(&self, settings: SleepSettings) {
+        *lock(&self.settings) = settings;
+    }
+}
+
+impl Default for SleepMode {
+    fn default() -> Self {
+        Self {
+            settings: Arc::default(),
+            permits: Arc::new(Semaphore::new(1)),
+        }
     }
 }
 

@@ -1,20 +1,17 @@
 //! Status and metrics of sleep mode.
 
 use crate::facet::SleepCounts;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use tokenweir_gateway::metric::prelude::*;
 use tokenweir_gateway::status::StatusBlock;
 
 impl StatusBlock for SleepCounts {}
 
 /// The metrics of sleep mode.
-pub(crate) const ROWS: &[MetricDescriptor] = &[MetricDescriptor::new(
+pub(crate) const ROWS: &[MetricDescriptor] = &[row(
     "tokenweir_backend_sleep_changes_total",
     "Times that the gateway woke the engine of the backend, or put it to sleep.",
-    &[
-        MetricLabel::BACKEND,
-        MetricLabel::fixed("to", || vec!["awake", "asleep"]),
-    ],
-    MetricSource::BackendValues(|backend, emit| {
+    &[BACKEND, fixed("to", &["awake", "asleep"])],
+    BackendValues(|backend, emit| {
         let counts: SleepCounts = backend.blocks.get_or_default();
         for (to, count) in [("awake", counts.wakes), ("asleep", counts.sleeps)] {
             emit(&[to], (count > 0).then_some(count as f64));

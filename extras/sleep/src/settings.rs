@@ -1,27 +1,23 @@
 //! The section `sleep`: sleep mode of vLLM.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use tokenweir_protocol::units;
+use tokenweir_protocol::{settings, units};
 use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, violation_of};
 
-/// Whether the gateway wakes sleeping engines and puts idle ones to sleep.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct SleepSettings {
-    /// Whether a request for a model without a backend with capacity wakes a sleeping one.
-    pub wake: bool,
-    /// Time without requests after which an engine is put to sleep. `None`: never.
-    #[serde(with = "units::OptionalDuration")]
-    pub idle: Option<Duration>,
+settings! {
+    /// Whether the gateway wakes sleeping engines and puts idle ones to sleep.
+    #[derive(Copy, Default, Eq)]
+    pub struct SleepSettings {
+        /// Whether a request for a model without a backend with capacity wakes a sleeping one.
+        pub wake: bool,
+        /// Time without requests after which an engine is put to sleep. `None`: never.
+        #[serde(with = "units::OptionalDuration")]
+        pub idle: Option<Duration>,
+    }
 }
 
-/// The section `sleep`.
-pub struct Section;
-
-impl<C> ConfigSection<C> for Section {
-    type Values = SleepSettings;
+impl<C> ConfigSection<C> for SleepSettings {
+    type Values = Self;
     const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(sleep: &SleepSettings, _: &C) -> CheckResult {

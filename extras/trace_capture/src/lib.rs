@@ -16,14 +16,14 @@
 pub mod rows;
 mod section;
 
-pub use section::{Section, TraceCaptureConfig};
+pub use section::TraceCaptureConfig;
 
+use rows::TraceCaptureStatus;
 use serde::Serialize;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hash};
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::SystemTime;
 use tokenweir_engine::address::BackendId;
 use tokenweir_gateway::telemetry::access_log::millis;
@@ -33,6 +33,7 @@ use tokenweir_gateway::telemetry::rotating_file::{
     FileRecordCounts, RotatingFile, RotatingFileCounters,
 };
 use tokenweir_gateway::telemetry::sanitize;
+use tokenweir_option::prelude::*;
 use tokenweir_protocol::openai::Api;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{Outcome, RequestRecord};
@@ -197,6 +198,49 @@ fn is_client_error(record: &RequestRecord) -> bool {
             .status
             .is_some_and(|status| (400..500).contains(&status))
         && record.status != Some(TOO_MANY_REQUESTS_STATUS)
+}
+
+/// The trace capture as an option.
+#[derive(Default)]
+pub struct TraceCaptureOption(OnceLock<Arc<TraceCapture>>);
+
+impl GatewayOption for TraceCaptureOption {
+    type Settings = TraceCaptureConfig;
+    const ROWS: &'static [MetricDescriptor] = rows::ROWS;
+
+    fn start(
+        self: &Arc<Self>,
+        settings: TraceCaptureConfig,
+        context: &StartContext<'_>,
+        parts: &mut OptionParts,
+    ) -> Result<(), StartError> {
+        let Some(file) = &settings.file else {
+            return Ok(());
+        };
+        let name = file.display();
+        let problem = format!("cannot write the capture file {name} (trace_capture.file)");
+        let started = TraceCapture::start(file, context.max_file_bytes, settings.sample);
+        let (capture, guard) = started.map_err(in_part(problem))?;
+        let _ = self.0.set(parts.add_sink(capture, guard));
+        Ok(())
+    }
+
+    fn add_status(&self, status: &mut StatusSnapshot, _: Instant) {
+        let counts = self.0.get().map(|capture| capture.counts());
+        status
+            .blocks
+            .add(TraceCaptureStatus(counts.unwrap_or_default()));
+    }
+
+    fn output(settings: &TraceCaptureConfig) -> Option<OutputTarget> {
+        let target = settings.file.as_ref()?.display().to_string();
+        Some(OutputTarget {
+            key: "trace_capture",
+            name: "capture",
+            text: format!("to {target}, without texts of requests"),
+            target,
+        })
+    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,8 @@
 //! Status and metrics of the trace capture.
 
-use super::TraceCapture;
 use serde::Serialize;
-use std::sync::Arc;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel};
-use tokenweir_gateway::status::{StatusBlock, StatusSource};
+use tokenweir_gateway::metric::prelude::*;
+use tokenweir_gateway::status::StatusBlock;
 use tokenweir_gateway::telemetry::rotating_file::FileRecordCounts;
 
 /// Number of records of the trace capture by result.
@@ -16,21 +14,11 @@ impl StatusBlock for TraceCaptureStatus {
 }
 
 /// The metrics of the trace capture.
-pub const ROWS: &[MetricDescriptor] = &[MetricDescriptor::counts(
+pub const ROWS: &[MetricDescriptor] = &[counts(
     "tokenweir_capture_records_total",
     "Records of the trace capture, by whether they were written or dropped.",
-    &[MetricLabel::counted("result", |status| {
+    &[counted("result", |status| {
         let TraceCaptureStatus(counts) = status.blocks.get_or_default();
         counts.by_result().to_vec()
     })],
 )];
-
-/// Returns a function that adds the counts of the capture. `None`: there is no capture.
-pub fn status_source(capture: Option<Arc<TraceCapture>>) -> StatusSource {
-    Arc::new(move |status, _| {
-        let counts = capture.as_ref().map(|capture| capture.counts());
-        status
-            .blocks
-            .add(TraceCaptureStatus(counts.unwrap_or_default()));
-    })
-}

@@ -1,21 +1,20 @@
 //! The section `trace_capture`: capture of the traffic to a file, without texts of prompts and responses.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use tokenweir_protocol::settings;
 use tokenweir_settings::{
     CheckResult, ConfigSection, OutputFile, ReloadClass, file_path, sample_share,
 };
 
-/// Capture of the traffic to a file, without texts of prompts and responses.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct TraceCaptureConfig {
-    /// File of the capture. `None`: no capture.
-    pub file: Option<PathBuf>,
-    /// Share of requests in the capture, more than 0 and at most 1. Sessions are captured as a
-    /// whole.
-    pub sample: f64,
+settings! {
+    /// Capture of the traffic to a file, without texts of prompts and responses.
+    pub struct TraceCaptureConfig {
+        /// File of the capture. `None`: no capture.
+        pub file: Option<PathBuf>,
+        /// Share of requests in the capture, more than 0 and at most 1. Sessions are captured as a
+        /// whole.
+        pub sample: f64,
+    }
 }
 
 impl Default for TraceCaptureConfig {
@@ -28,11 +27,8 @@ impl Default for TraceCaptureConfig {
     }
 }
 
-/// The section `trace_capture`.
-pub struct Section;
-
-impl<C> ConfigSection<C> for Section {
-    type Values = TraceCaptureConfig;
+impl<C> ConfigSection<C> for TraceCaptureConfig {
+    type Values = Self;
     const RELOAD: ReloadClass = ReloadClass::AfterRestart;
 
     fn check(capture: &TraceCaptureConfig, _: &C) -> CheckResult {

@@ -26,15 +26,15 @@ mod tests;
 
 pub use counters::UsageLogStatus;
 pub use push::TASK;
-pub use section::{Section, UsageLogConfig};
+pub use section::UsageLogConfig;
 pub use usage_file::UsageLogSettings;
 
 use counters::UsageCounters;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_gateway::telemetry::batch_worker::BatchWorkerGuard;
 use tokenweir_net::supervise::{self, SupervisedTask};
+use tokenweir_option::prelude::*;
 use tokenweir_request::batch_queue::BatchQueue;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::RequestRecord;
@@ -148,6 +148,40 @@ impl Sink for UsageLog {
             {
                 self.counters.on_lost(1);
             }
+        }
+    }
+}
+
+/// The usage log as an option.
+#[derive(Default)]
+pub struct UsageLogOption(OnceLock<Arc<UsageLog>>);
+
+impl GatewayOption for UsageLogOption {
+    type Settings = UsageLogConfig;
+    const ROWS: &'static [MetricDescriptor] = rows::ROWS;
+    const TASKS: &'static [BackgroundTask] = &[TASK];
+
+    fn start(
+        self: &Arc<Self>,
+        settings: UsageLogConfig,
+        context: &StartContext<'_>,
+        parts: &mut OptionParts,
+    ) -> Result<(), StartError> {
+        let Some(settings) = settings.settings(&context.host, context.env)? else {
+            return Ok(());
+        };
+        let file = settings.file.display();
+        let problem = format!("cannot write the usage log {file} (usage_log.file)");
+        let (log, guard) = UsageLog::start(settings).map_err(in_part(problem))?;
+        let log = self.0.get_or_init(|| Arc::new(log));
+        parts.immediate_sinks.push(log.clone());
+        parts.ends.push(Box::pin(guard.shutdown()));
+        Ok(())
+    }
+
+    fn add_status(&self, status: &mut StatusSnapshot, _: Instant) {
+        if let Some(log) = self.0.get() {
+            status.blocks.add(log.status());
         }
     }
 }

@@ -1,10 +1,8 @@
 //! Status and metrics of the usage log.
 
-use super::UsageLog;
 pub use super::counters::{UsageGaps, UsageLogStatus};
-use std::sync::Arc;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel};
-use tokenweir_gateway::status::{StatusBlock, StatusSnapshot, StatusSource};
+use tokenweir_gateway::metric::prelude::*;
+use tokenweir_gateway::status::{StatusBlock, StatusSnapshot};
 
 impl StatusBlock for UsageLogStatus {
     const KEY: Option<&'static str> = Some("usage_log");
@@ -12,18 +10,18 @@ impl StatusBlock for UsageLogStatus {
 
 /// The metrics of the usage log.
 pub const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::counts(
+    counts(
         "tokenweir_usage_records_total",
         "Usage records (usage_log), by whether they were written or lost.",
-        &[MetricLabel::counted("result", |status| {
+        &[counted("result", |status| {
             let status = usage_log(status);
             vec![("written", status.written), ("lost", status.lost)]
         })],
     ),
-    MetricDescriptor::counts(
+    counts(
         "tokenweir_usage_gaps_total",
         "Gaps in the usage log: places where records are missing, by cause.",
-        &[MetricLabel::counted("cause", |status| {
+        &[counted("cause", |status| {
             let UsageGaps {
                 lost,
                 unclean_stop,
@@ -36,7 +34,7 @@ pub const ROWS: &[MetricDescriptor] = &[
             ]
         })],
     ),
-    MetricDescriptor::value(
+    value(
         "tokenweir_usage_unacknowledged_events",
         "Events of the usage log that the receiver (usage_log.push) has not acknowledged yet.",
         |status| Some(usage_log(status).unacknowledged as f64),
@@ -45,13 +43,4 @@ pub const ROWS: &[MetricDescriptor] = &[
 
 fn usage_log(status: &StatusSnapshot) -> UsageLogStatus {
     status.blocks.get_or_default()
-}
-
-/// Returns a function that adds the state of the usage log. `None`: there is none.
-pub fn status_source(log: Option<Arc<UsageLog>>) -> StatusSource {
-    Arc::new(move |status, _| {
-        if let Some(log) = &log {
-            status.blocks.add(log.status());
-        }
-    })
 }

@@ -1,26 +1,25 @@
 //! The section `usage_log`: what each request used, in a file and pushed to a receiver.
 
 use crate::usage_file::UsageLogSettings;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use tokenweir_protocol::units;
+use tokenweir_protocol::{settings, units};
 use tokenweir_settings::{
     CheckResult, ConfigSection, Environment, OutputFile, ReceiverConfig, ReceiverError,
     ReloadClass, SecretList, file_path, require, violation_of,
 };
 
-/// What each request used, in a file and pushed to a receiver.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct UsageLogConfig {
-    /// File of the records. `None`: no records.
-    pub file: Option<PathBuf>,
-    /// Maximum size of the file together with its rotated file `FILE.old`. At least 1MiB.
-    #[serde(with = "units::Size")]
-    pub max_bytes: usize,
-    /// Receiver of the records as `CloudEvents`. `None`: none.
-    pub push: Option<ReceiverConfig>,
+settings! {
+    /// What each request used, in a file and pushed to a receiver.
+    #[derive(Eq)]
+    pub struct UsageLogConfig {
+        /// File of the records. `None`: no records.
+        pub file: Option<PathBuf>,
+        /// Maximum size of the file together with its rotated file `FILE.old`. At least 1MiB.
+        #[serde(with = "units::Size")]
+        pub max_bytes: usize,
+        /// Receiver of the records as `CloudEvents`. `None`: none.
+        pub push: Option<ReceiverConfig>,
+    }
 }
 
 /// Minimum of `usage_log.max_bytes`.
@@ -64,11 +63,8 @@ impl UsageLogConfig {
     }
 }
 
-/// The section `usage_log`.
-pub struct Section;
-
-impl<C> ConfigSection<C> for Section {
-    type Values = UsageLogConfig;
+impl<C> ConfigSection<C> for UsageLogConfig {
+    type Values = Self;
     const RELOAD: ReloadClass = ReloadClass::AfterRestart;
 
     fn check(log: &UsageLogConfig, _: &C) -> CheckResult {

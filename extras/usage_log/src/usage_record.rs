@@ -7,7 +7,7 @@ use tokenweir_protocol::openai::Api;
 use tokenweir_request::access::TokenCharge;
 use tokenweir_request::record::{Attempt, RequestRecord};
 
-/// What one request used. Texts that are not known are left out.
+/// What one request used, as in the usage log. Fields without a value are left out.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct UsageRecord {
     /// When the request ended.

@@ -5,6 +5,7 @@
 //! bounded length and a task of its own, so a webhook that does not respond delays nothing else.
 
 mod check;
+mod option;
 pub mod rows;
 mod settings;
 
@@ -19,7 +20,7 @@ mod notifier;
 pub use check::check;
 pub use notifier::TASK;
 pub use notifier::WebhookNotifier;
-pub use section::Section;
+pub use section::WebhooksConfig;
 pub use sender::WebhookStatus;
 pub use settings::{RetryTimes, WebhookSettings};
 pub use verdict_tracker::{BEGINS_AFTER, ENDS_AFTER};

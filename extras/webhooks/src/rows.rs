@@ -1,11 +1,9 @@
 //! Status and metrics of the webhooks.
 
-use super::notifier::WebhookNotifier;
 use super::sender::WebhookStatus;
 use serde::Serialize;
-use std::sync::Arc;
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel};
-use tokenweir_gateway::status::{StatusBlock, StatusSource};
+use tokenweir_gateway::metric::prelude::*;
+use tokenweir_gateway::status::StatusBlock;
 
 /// The state of the messages to each webhook. Empty: no webhook is configured.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -16,18 +14,13 @@ impl StatusBlock for WebhookStatuses {
 }
 
 /// The metrics of the webhooks.
-pub const ROWS: &[MetricDescriptor] = &[MetricDescriptor::counts(
+pub const ROWS: &[MetricDescriptor] = &[counts(
     "tokenweir_webhook_messages_total",
     "Messages to the webhooks, by result.",
-    &[MetricLabel::counted("result", |status| {
+    &[counted("result", |status| {
         let WebhookStatuses(webhooks) = status.blocks.get_or_default();
         let ok = webhooks.iter().map(|webhook| webhook.ok).sum();
         let failed = webhooks.iter().map(|webhook| webhook.failed).sum();
         vec![("ok", ok), ("failed", failed)]
     })],
 )];
-
-/// Returns a function that adds the state of the messages to each webhook.
-pub fn status_source(webhooks: Arc<WebhookNotifier>) -> StatusSource {
-    Arc::new(move |status, _| status.blocks.add(WebhookStatuses(webhooks.status())))
-}

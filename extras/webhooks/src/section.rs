@@ -2,22 +2,27 @@
 //! it.
 
 use crate::settings::{RetryTimes, WebhookSettings};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokenweir_option::StartContext;
 use tokenweir_settings::{
-    CheckResult, ConfigSection, Environment, ReceiverConfig, ReceiverError, ReloadClass,
-    SecretList, violation_at,
+    CheckResult, ConfigSection, ReceiverConfig, ReceiverError, ReloadClass, SecretList,
+    violation_at,
 };
 
-/// The section `webhooks`.
-pub struct Section;
+/// The webhooks, each of which gets all messages.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct WebhooksConfig(Vec<ReceiverConfig>);
 
 /// Maximum number of webhooks, because each has its own task and connection.
 const MAX_WEBHOOKS: usize = 10;
 
-impl<C> ConfigSection<C> for Section {
-    type Values = Vec<ReceiverConfig>;
+impl<C> ConfigSection<C> for WebhooksConfig {
+    type Values = Self;
     const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
-    fn check(webhooks: &Vec<ReceiverConfig>, _: &C) -> CheckResult {
+    fn check(Self(webhooks): &Self, _: &C) -> CheckResult {
         if webhooks.len() > MAX_WEBHOOKS {
             return Err(violation_at(
                 "webhooks",
@@ -30,7 +35,7 @@ impl<C> ConfigSection<C> for Section {
         Ok(())
     }
 
-    fn list_secrets<'a>(webhooks: &'a Vec<ReceiverConfig>, list: &mut SecretList<'a>) {
+    fn list_secrets<'a>(Self(webhooks): &'a Self, list: &mut SecretList<'a>) {
         for (index, webhook) in webhooks.iter().enumerate() {
             let owner = format!("webhooks[{index}]");
             list.add_reloaded(format!("webhooks.{index}.url"), webhook.url_secret(&owner));
@@ -43,21 +48,18 @@ impl<C> ConfigSection<C> for Section {
 }
 
 impl WebhookSettings {
-    /// The settings of these webhooks. `gateway`: the name of this gateway in messages. `runbooks`: the URL of the
-    /// page of runbooks.
-    pub fn new(
-        webhooks: &[ReceiverConfig],
-        gateway: String,
-        runbooks: String,
-        env: impl Environment,
+    /// The settings of these webhooks.
+    pub(crate) fn read(
+        webhooks: &WebhooksConfig,
+        context: &StartContext<'_>,
     ) -> Result<Self, ReceiverError> {
-        let webhooks = webhooks.iter().enumerate();
-        let endpoints =
-            webhooks.map(|(index, webhook)| webhook.receiver(&format!("webhooks[{index}]"), &env));
+        let webhooks = webhooks.0.iter().enumerate();
+        let endpoints = webhooks
+            .map(|(index, webhook)| webhook.receiver(&format!("webhooks[{index}]"), context.env));
         Ok(Self {
             endpoints: endpoints.collect::<Result<_, _>>()?,
-            gateway,
-            runbooks,
+            gateway: format!("{}:{}", context.host, context.admin_port),
+            runbooks: format!("{}/runbooks", context.admin_url),
             retries: RetryTimes::default(),
         })
     }

@@ -240,16 +240,23 @@ fn print_sessions(outcomes: &[ReplayOutcome]) {
     }
     println!("\nsessions (late: from turn {LATE_TURN} on)");
     println!(
-        "{:<18} {:>9} {:>14} {:>14} {:>12} {:>9}",
-        "policy", "all good", "late TTFT p50", "late TTFT p99", "late cached", "fairness"
+        "{:<18} {:>9} {:>14} {:>14} {:>12} {:>14} {:>9}",
+        "policy",
+        "all good",
+        "late TTFT p50",
+        "late TTFT p99",
+        "late cached",
+        "total wait p99",
+        "fairness"
     );
     for (policy, sessions) in rows {
         println!(
-            "{policy:<18} {:>7.1} % {:>12.2} s {:>12.2} s {:>10.1} % {:>9.3}",
+            "{policy:<18} {:>7.1} % {:>12.2} s {:>12.2} s {:>10.1} % {:>12.2} s {:>9.3}",
             sessions.goodput * 1e2,
             sessions.late_ttft_p50,
             sessions.late_ttft_p99,
             sessions.late_cached * 1e2,
+            sessions.wait_p99,
             sessions.fairness,
         );
     }

@@ -20,6 +20,10 @@ pub struct TournamentArgs {
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub drawn: Option<u32>,
+    /// Loads in percent of the capacity.
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [80, 95, 110])]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub load: Vec<u32>,
     /// First seed of the traffic. Seed 0 defines the loads.
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]

@@ -37,12 +37,7 @@ pub(crate) fn run(arguments: &TournamentArgs) -> ExitCode {
         [] => RouterKind::all(),
         kinds => kinds.to_vec(),
     };
-    let is_chosen = |cell: &Cell| {
-        let parts = &arguments.setups;
-        parts.is_empty() || parts.iter().any(|part| cell.name().contains(part))
-    };
-    let all = arguments.drawn.map_or_else(Cell::all, Cell::drawn);
-    let cells: Vec<Cell> = all.into_iter().filter(is_chosen).collect();
+    let cells = chosen_cells(arguments);
     let tournament = Tournament {
         policy: loaded.config.routing.policy(),
         seeds: arguments.first_seed..=arguments.first_seed + arguments.seeds - 1,
@@ -71,6 +66,20 @@ pub(crate) fn run(arguments: &TournamentArgs) -> ExitCode {
     }
     print_standings(&results, &standings, &tournament.kinds);
     ExitCode::SUCCESS
+}
+
+fn chosen_cells(arguments: &TournamentArgs) -> Vec<Cell> {
+    let loads = arguments.load.iter().map(|load| f64::from(*load) / 100.0);
+    let loads: Vec<f64> = loads.collect();
+    let mut cells = match arguments.drawn {
+        Some(count) => Cell::drawn(count, &loads),
+        None => Cell::all(&loads),
+    };
+    let parts = &arguments.setups;
+    if !parts.is_empty() {
+        cells.retain(|cell| parts.iter().any(|part| cell.name().contains(part)));
+    }
+    cells
 }
 
 #[expect(

@@ -2,7 +2,7 @@
 
 use crate::admin::Admin;
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 use tokenweir_diagnose::RecentReload;
@@ -116,22 +116,20 @@ fn compare_limits(before: &ApiKeys, after: &ApiKeys, changes: &mut Vec<String>) 
 fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, changes: &mut Vec<String>) {
     let is_group = |value: Option<&Value>| value.is_some_and(|value| !is_leaf(value));
     if is_group(before) || is_group(after) {
-        let names = children(before).chain(children(after));
-        let names: BTreeSet<String> = names.map(|(name, _)| name).collect();
+        let is_list = [before, after].into_iter().flatten().any(Value::is_array);
+        let of_before = children(before);
+        let of_after = children(after);
+        let names: BTreeSet<&String> = of_before.keys().chain(of_after.keys()).collect();
         for name in names {
-            let child = |parent| children(parent).find(|(other, _)| *other == name);
-            let of_before = child(before).map(|(_, value)| value);
-            let of_after = child(after).map(|(_, value)| value);
-            let is_list =
-                matches!(before, Some(Value::Array(_))) || matches!(after, Some(Value::Array(_)));
             let path = if is_list {
                 format!("{path}[{name}]")
             } else if path.is_empty() {
-                name
+                name.clone()
             } else {
                 format!("{path}.{name}")
             };
-            compare(&path, of_before, of_after, changes);
+            let before = of_before.get(name).copied();
+            compare(&path, before, of_after.get(name).copied(), changes);
         }
         return;
     }
@@ -164,17 +162,21 @@ fn shown(leaf: Option<&Value>) -> String {
 }
 
 /// The members of a group. Items of a list have the name of their member `name`, or their number.
-fn children(value: Option<&Value>) -> Box<dyn Iterator<Item = (String, &Value)> + '_> {
+fn children(value: Option<&Value>) -> BTreeMap<String, &Value> {
+    let name_of = |item: &Value| Some(item.pointer("/name/value")?.as_str()?.to_owned());
     match value {
-        Some(leaf) if is_leaf(leaf) => Box::new(std::iter::empty()),
-        Some(Value::Object(members)) => {
-            Box::new(members.iter().map(|(name, value)| (name.clone(), value)))
+        Some(Value::Object(members)) if !value.is_some_and(is_leaf) => {
+            let members = members.iter();
+            members.map(|(name, value)| (name.clone(), value)).collect()
         }
-        Some(Value::Array(items)) => Box::new(items.iter().enumerate().map(|(number, item)| {
-            let name = item.pointer("/name/value").and_then(Value::as_str);
-            (name.map_or_else(|| number.to_string(), str::to_owned), item)
-        })),
-        _ => Box::new(std::iter::empty()),
+        Some(Value::Array(items)) => {
+            let items = items.iter().enumerate();
+            let named = |(number, item): (usize, _)| {
+                (name_of(item).unwrap_or_else(|| number.to_string()), item)
+            };
+            items.map(named).collect()
+        }
+        _ => BTreeMap::new(),
     }
 }
 

@@ -3,23 +3,23 @@
 use crate::admin::LatestDiagnosis;
 use std::collections::HashSet;
 use tokenweir_diagnose::{FLEET_RULES, RULES, VerdictSeverity, measure_names};
-use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use tokenweir_gateway::metric::prelude::*;
 
 /// The label with the name of the diagnosis rule from which a verdict comes.
-const VERDICT: MetricLabel = MetricLabel::fixed("verdict", verdict_names);
+const VERDICT: MetricLabel = computed("verdict", verdict_names);
 
 /// The cause of a verdict.
-const CAUSE: MetricLabel = MetricLabel::variable(
+const CAUSE: MetricLabel = variable(
     "cause",
     |_| vec![String::new()],
-    || "the cause as of the begin of the verdict".to_owned(),
+    "the cause as of the begin of the verdict",
 );
 
 /// The remedy for an operator.
-const REMEDY: MetricLabel = MetricLabel::variable(
+const REMEDY: MetricLabel = variable(
     "remedy",
     |_| vec![String::new()],
-    || "what to do, as of the begin of the verdict".to_owned(),
+    "what to do, as of the begin of the verdict",
 );
 
 /// Returns the names of all diagnosis rules: the values of the label `verdict`.
@@ -30,11 +30,11 @@ fn verdict_names() -> Vec<&'static str> {
 
 /// The metrics of the diagnosis.
 pub(crate) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::new(
+    row(
         "tokenweir_diagnosis_active",
         "1 while the verdict holds on the backend. NaN: not enough data. No series: it does not hold. Empty backend: it is about all backends or the gateway.",
-        &[MetricLabel::BACKEND, VERDICT],
-        MetricSource::Status(|status, emit| {
+        &[BACKEND, VERDICT],
+        Status(|status, emit| {
             // A rule that does not apply to a backend has no series there, because such series would be most of
             // the metrics page.
             let LatestDiagnosis { diagnosis } = status.blocks.get_or_default();
@@ -63,14 +63,11 @@ pub(crate) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_verdicts",
         "Verdicts of the diagnosis that hold now.",
-        &[
-            VERDICT,
-            MetricLabel::fixed("verdict_severity", || VerdictSeverity::NAMES.to_vec()),
-        ],
-        MetricSource::Status(|status, emit| {
+        &[VERDICT, fixed("verdict_severity", VerdictSeverity::NAMES)],
+        Status(|status, emit| {
             let LatestDiagnosis { diagnosis } = status.blocks.get_or_default();
             for name in verdict_names() {
                 for severity in VerdictSeverity::ALL {
@@ -82,11 +79,11 @@ pub(crate) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_verdict_info",
         "1 for each verdict that holds, with its cause and its remedy as of its begin. For the texts of alerts.",
-        &[MetricLabel::BACKEND, VERDICT, CAUSE, REMEDY],
-        MetricSource::Status(|status, emit| {
+        &[BACKEND, VERDICT, CAUSE, REMEDY],
+        Status(|status, emit| {
             let LatestDiagnosis { diagnosis } = status.blocks.get_or_default();
             for text in &diagnosis.alert_texts {
                 let labels = [&*text.backend, &*text.verdict, &*text.cause, &*text.remedy];
@@ -94,7 +91,7 @@ pub(crate) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     ),
-    MetricDescriptor::value(
+    value(
         "tokenweir_slower_requests_ratio",
         "Share of the requests that take at least 1.5 times as long as in the last hour, also for each output token, at a usual rate of requests.",
         |status| {
@@ -102,11 +99,11 @@ pub(crate) const ROWS: &[MetricDescriptor] = &[
             Some(diagnosis.slower_share)
         },
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_anomalies",
         "Backends at which a metric of the engine is far from its usual value of the last hour.",
-        &[MetricLabel::fixed("measure", || measure_names().collect())],
-        MetricSource::Status(|status, emit| {
+        &[computed("measure", || measure_names().collect())],
+        Status(|status, emit| {
             let LatestDiagnosis { diagnosis } = status.blocks.get_or_default();
             for name in measure_names() {
                 let anomalies = diagnosis.anomalies.iter();

@@ -18,10 +18,11 @@ use tokenweir_diagnose::{
     AttemptCounts, AwaitedModel, BackendRequestCounters, BackendRequestCounts, CertificateReloads,
     Diagnoser, Diagnosis, DiagnosisSample, EVERY, FleetBackend, FleetObservation,
     GatewayConditions, GatewayObservations, LimitedClient, ObservedTtft, RecentCounts,
-    RecentReload,
+    RecentReload, is_critical_harm,
 };
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::model::ServedModel;
+use tokenweir_gateway::backend::facets::BackendFacet;
 use tokenweir_gateway::backend::{Backend, BackendAvailability, BackendState};
 use tokenweir_gateway::proxy::ProxyState;
 use tokenweir_gateway::status::StatusSnapshot;
@@ -65,8 +66,6 @@ const MAX_OLDEST_STREAMS: usize = 64;
 const HANGING_SECONDS: f64 = 20.0;
 const MAX_HANGING_PROMPT: u64 = 16_000;
 
-/// The name of the fact with the last Xid error of the GPUs.
-const XID: &str = "last Xid error of its GPUs";
 /// Maximum length of the `root` of a model in the cause of a verdict, in characters.
 const MAX_ROOT_CHARACTERS: usize = 120;
 
@@ -131,10 +130,10 @@ impl DiagnosisTask {
         let limits: Vec<&'static str> = limits.collect();
         let routes = pool.routes();
         let is_listed = |name: &str| routes.models().iter().any(|model| &*model.id == name);
-        let backends = readiness
-            .backends
-            .iter()
-            .map(|current| self.fleet_backend(current, &samples, now));
+        let backends = readiness.backends.iter().map(|current| {
+            let id = &current.backend.identity.id;
+            fleet_backend(current, self.request_counters.take_attempts(id), now)
+        });
         let fleet = FleetObservation {
             backends: backends.collect(),
             counts: recent_counts(&self.admin.recent_requests, now),
@@ -198,23 +197,6 @@ impl DiagnosisTask {
             limits,
             refused_share: client.refused as f64 / all as f64,
         })
-    }
-
-    /// The backend as a part of the fleet, with the last Xid error of its GPUs.
-    fn fleet_backend(
-        &self,
-        current: &BackendAvailability,
-        samples: &[(BackendId, DiagnosisSample)],
-        now: Instant,
-    ) -> FleetBackend {
-        let id = &current.backend.identity.id;
-        let attempts = self.request_counters.take_attempts(id);
-        let mut observed = fleet_backend(current, attempts, now);
-        let sample = samples.iter().find(|(known, _)| known == id);
-        let xid = sample.and_then(|(_, sample)| sample.gpus?.last_xid);
-        let fact = xid.map(|code| (XID, format!("{code:.0}")));
-        observed.facts.extend(fact);
-        observed
     }
 
     /// The TTFT of the streams in the last minute.
@@ -355,11 +337,16 @@ impl DiagnosisTask {
 }
 
 /// Number of requests whose clients got no answer, or got it slowly. A request can count twice. Invalid
-/// requests of clients, and answers that end at a limit, do not count.
+/// requests of clients do not count. Answers that end at a limit count if they are many: a few clients without a limit
+/// of their own reach the end of the context.
 fn harmed_requests(counts: &LastMinute) -> u64 {
     let answers = &counts.answers;
     let unanswered = answers.failed + answers.empty + answers.client_timeout + answers.refused;
-    unanswered + counts.slow.values().sum::<u64>()
+    let mut harmed = unanswered + counts.slow.values().sum::<u64>();
+    if is_critical_harm(answers.truncated, counts.requests) {
+        harmed += answers.truncated;
+    }
+    harmed
 }
 
 /// Returns the counts of requests that ended in the last 25 to 30 s.
@@ -417,7 +404,7 @@ fn fleet_backend(
         attempts,
         restarts: backend.load.restart_count(),
         engine_switches: backend.load.engine_switches(),
-        facts: engine_facts(&health),
+        facts: known_facts(backend, &health),
     }
 }
 
@@ -428,10 +415,11 @@ fn root_of(model: &ServedModel) -> Option<String> {
     Some(root.chars().take(MAX_ROOT_CHARACTERS).collect())
 }
 
-/// Returns the start options of a backend's engine, as far as the gateway knows them.
-fn engine_facts(state: &BackendState) -> Vec<(&'static str, String)> {
+/// Returns what is known of a backend: model, version, length and KV cache capacity of its engine, and what
+/// options of the gateway add.
+fn known_facts(backend: &Backend, state: &BackendState) -> Vec<(&'static str, String)> {
     let model = state.models().iter().find(|model| model.parent.is_none());
-    let load = state.sample.map(|sample| sample.load).unwrap_or_default();
+    let load = state.engine_load();
     let facts = [
         ("root", model.and_then(root_of)),
         (
@@ -447,10 +435,11 @@ fn engine_facts(state: &BackendState) -> Vec<(&'static str, String)> {
         ("version", state.version.as_deref().map(str::to_owned)),
         ("model", model.map(|model| model.id.to_string())),
     ];
-    facts
+    let of_engine = facts
         .into_iter()
-        .filter_map(|(name, value)| Some((name, value?)))
-        .collect()
+        .filter_map(|(name, value)| Some((name, value?)));
+    let of_options = backend.facets.each().filter_map(BackendFacet::fact);
+    of_engine.chain(of_options).collect()
 }
 
 /// Builds the sample of one backend for the diagnosis: its state, its last scrape and its request
@@ -516,6 +505,19 @@ mod tests {
     use tokenweir_engine::address::BackendAddress;
     use tokenweir_gateway::backend::PoolSettings;
     use tokenweir_gateway::backend::pool::BackendPool;
+
+    #[test]
+    fn many_answers_that_end_at_limits_are_harm() {
+        let harmed = |truncated| {
+            let mut minute = LastMinute {
+                requests: 100,
+                ..LastMinute::default()
+            };
+            minute.answers.truncated = truncated;
+            harmed_requests(&minute)
+        };
+        assert_eq!((harmed(5), harmed(30)), (0, 30));
+    }
 
     #[test]
     fn a_backend_without_samples_is_not_judged() {

@@ -1,7 +1,7 @@
 //! Watches the DNS name that a `discovery` entry of the configuration names.
 
 use super::discovered_backends::DiscoveredBackends;
-use super::result_publisher::{publish_changes, retry_until_open};
+use super::result_publisher::{publish, retry_until_open};
 use crate::config::DiscoveryConfig;
 use std::future::ready;
 use std::time::Duration;
@@ -25,5 +25,8 @@ pub(super) async fn watch(settings: &DiscoveryConfig, discovered: &DiscoveredBac
     let message = "no DNS name server: no backends discovered, retrying";
     let open = || ready(DnsResolver::from_system_config());
     let resolver = retry_until_open(message, discovered, open).await;
-    publish_changes(DnsWatcher::new(resolver, query, QUERY_INTERVAL), discovered).await;
+    let mut watcher = DnsWatcher::new(resolver, query, QUERY_INTERVAL);
+    loop {
+        publish(watcher.changed().await, discovered);
+    }
 }

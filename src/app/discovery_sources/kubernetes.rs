@@ -2,7 +2,7 @@
 //! names.
 
 use super::discovered_backends::DiscoveredBackends;
-use super::result_publisher::{publish_changes, retry_until_open};
+use super::result_publisher::{publish, retry_until_open};
 use tokenweir_discovery::kubernetes::ServiceWatcher;
 use tokenweir_discovery::kubernetes_settings::KubernetesConfig;
 
@@ -10,6 +10,8 @@ use tokenweir_discovery::kubernetes_settings::KubernetesConfig;
 pub(super) async fn watch(config: &KubernetesConfig, discovered: &DiscoveredBackends) {
     let message = "cannot use the Kubernetes API server: no backends discovered, retrying";
     let open = || ServiceWatcher::new(config.clone());
-    let watcher = retry_until_open(message, discovered, open).await;
-    publish_changes(watcher, discovered).await;
+    let mut watcher = retry_until_open(message, discovered, open).await;
+    loop {
+        publish(watcher.changed().await, discovered);
+    }
 }

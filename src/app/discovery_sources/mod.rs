@@ -252,5 +252,9 @@ impl ReplacedBackends {
 /// Whether two sources have the same target, and so the same result. The target is the one of `file`,
 /// `kubernetes`, `dns` and `srv` that is set.
 fn is_same_target(a: &DiscoveryConfig, b: &DiscoveryConfig) -> bool {
-    (&a.file, &a.kubernetes, &a.dns, &a.srv) == (&b.file, &b.kubernetes, &b.dns, &b.srv)
+    #[cfg(feature = "options")]
+    if a.kubernetes != b.kubernetes {
+        return false;
+    }
+    a.file == b.file && a.dns == b.dns && a.srv == b.srv
 }

@@ -6,7 +6,7 @@ use crate::config::BackendConfig;
 use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
-use tokenweir_discovery::{DiscoveredBackend, DiscoveryChange, DiscoverySource};
+use tokenweir_discovery::DiscoveryChange;
 
 /// Time between two attempts to create the client of a discovery source: the DNS resolver, or the client
 /// of the Kubernetes API.
@@ -43,24 +43,16 @@ where
     }
 }
 
-/// Publishes each new result and each problem of a discovery source, until the future is dropped.
-pub(super) async fn publish_changes(
-    mut source: impl DiscoverySource,
-    discovered: &DiscoveredBackends,
-) {
-    loop {
-        match source.changed().await {
-            DiscoveryChange::Backends(found) => {
-                discovered.set(found.into_iter().map(backend_config).collect());
-            }
-            DiscoveryChange::Problem(problem) => discovered.set_problem(problem),
+/// Publishes a new result or a problem of a discovery source.
+pub(super) fn publish(change: DiscoveryChange, discovered: &DiscoveredBackends) {
+    match change {
+        DiscoveryChange::Backends(found) => {
+            let backends = found.into_iter().map(|found| BackendConfig {
+                pod: found.pod,
+                ..BackendConfig::at(found.address)
+            });
+            discovered.set(backends.collect());
         }
-    }
-}
-
-fn backend_config(found: DiscoveredBackend) -> BackendConfig {
-    BackendConfig {
-        pod: found.pod,
-        ..BackendConfig::at(found.address)
+        DiscoveryChange::Problem(problem) => discovered.set_problem(problem),
     }
 }

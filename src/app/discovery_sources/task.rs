@@ -5,7 +5,7 @@ use crate::config::{BackendConfig, ConfigError, DiscoveryConfig, backends_in};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokenweir_net::file_watcher::FileWatcher;
-use tokenweir_net::supervise::{self, SupervisedTask};
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokio::sync::watch;
 
 /// The task of a discovery source. If a reload does not change the target, the sources of both configurations
@@ -28,7 +28,7 @@ impl DiscoveryTask {
         let run = move || run(settings.clone(), results.clone());
         Arc::new(Self {
             discovered,
-            _task: supervise::spawn(tokenweir_discovery::TASK, run),
+            _task: supervise::spawn(BackgroundTask::DISCOVERY, run),
         })
     }
 }

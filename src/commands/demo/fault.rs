@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_protocol::clock;
 use tokenweir_routing::PolicyKind;
-use tokenweir_sim::{PositiveNumber, SimulatedFaults, SimulatorSettings};
+use tokenweir_sim::{PositiveNumber, SimulatorSettings};
 use tokenweir_top::status_lines;
 
 /// Time from the start of the demo to the begin of a fault, except for faults from the start.
@@ -26,39 +26,15 @@ const KV_RATE: f64 = 24.0;
 
 impl DemoFault {
     /// Adds this fault to the settings of the simulated backends.
-    pub(super) fn settings(self, settings: SimulatorSettings) -> SimulatorSettings {
-        let faults = SimulatedFaults::default();
+    pub(super) fn add_to(self, settings: &mut SimulatorSettings) {
         match self {
             Self::Slow => {
-                let slow_factor = PositiveNumber::new(16.0);
-                let faults = SimulatedFaults {
-                    slow_factor,
-                    ..faults
-                };
-                SimulatorSettings {
-                    max_num_seqs: 8,
-                    faults,
-                    ..settings
-                }
+                settings.max_num_seqs = 8;
+                settings.faults.slow_factor = PositiveNumber::new(16.0);
             }
-            Self::Hang => {
-                let hang_after = Some(FAULT_DELAY.into());
-                SimulatorSettings {
-                    faults: SimulatedFaults {
-                        hang_after,
-                        ..faults
-                    },
-                    ..settings
-                }
-            }
-            Self::Drain => SimulatorSettings {
-                max_num_seqs: 4,
-                ..settings
-            },
-            Self::Kv => SimulatorSettings {
-                blocks: 56,
-                ..settings
-            },
+            Self::Hang => settings.faults.hang_after = Some(FAULT_DELAY.into()),
+            Self::Drain => settings.max_num_seqs = 4,
+            Self::Kv => settings.blocks = 56,
         }
     }
 
@@ -107,14 +83,13 @@ pub(super) async fn run(fault: Option<DemoFault>, admin: BackendAddress, backend
         let elapsed = REPORT_INTERVAL * report;
         tokio::time::sleep_until((start + elapsed).into()).await;
         eprintln!("\n--- after {} s", elapsed.as_secs());
-        match client.get("/streams").await {
+        let report = match client.get("/streams").await {
             Ok(body) => match serde_json::from_slice(&body) {
-                Ok(gateway) => status_lines(&gateway)
-                    .iter()
-                    .for_each(|line| eprintln!("{line}")),
-                Err(error) => eprintln!("{error}"),
+                Ok(gateway) => status_lines(&gateway).join("\n"),
+                Err(error) => error.to_string(),
             },
-            Err(problem) => eprintln!("{problem}"),
-        }
+            Err(problem) => problem,
+        };
+        eprintln!("{report}");
     }
 }

@@ -2,15 +2,12 @@
 //! Each response is read to its end and counted.
 
 use bytes::Bytes;
-use http::uri::PathAndQuery;
-use http::{HeaderValue, Method, Request, header};
+use http::Method;
 use http_body_util::BodyExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokenweir_engine::address::BackendAddress;
-use tokenweir_net::client::HttpClient;
-use tokenweir_net::idle_pool::IdlePool;
+use tokenweir_doctor::gather::ServerClient;
 use tokenweir_protocol::clock;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -33,15 +30,13 @@ const LAST_RESPONSES: Duration = Duration::from_secs(5);
 /// Sends `rate` requests per second to the gateway until `stop` receives a message or is closed. Then waits for
 /// the last responses. Requests still without a response are not counted.
 pub(crate) async fn run(
-    gateway: BackendAddress,
-    client: HttpClient,
+    client: ServerClient,
     model: String,
     rate: f64,
     counters: Arc<DemoCounters>,
     mut stop: oneshot::Receiver<()>,
 ) {
     let mut requests = JoinSet::new();
-    let idle_pool = IdlePool::default();
     let mut random = fastrand::Rng::with_seed(7);
     let mut due = clock::now();
     for number in 0_u64.. {
@@ -51,12 +46,11 @@ pub(crate) async fn run(
             _ = &mut stop => break,
         }
         while requests.try_join_next().is_some() {}
-        let request = build_request(&gateway, &model, number, &mut random);
+        let body = build_body(&model, number, &mut random);
         let client = client.clone();
-        let idle_pool = idle_pool.clone();
         let counters = counters.clone();
         requests.spawn(async move {
-            let is_served = is_completed(&client, &idle_pool, request).await;
+            let is_served = is_completed(&client, body).await;
             let counter = if is_served {
                 &counters.served
             } else {
@@ -70,21 +64,17 @@ pub(crate) async fn run(
 }
 
 /// Sends a request. Returns whether the response was successful and complete.
-async fn is_completed(client: &HttpClient, idle_pool: &IdlePool, request: Request<Bytes>) -> bool {
-    let Ok(response) = client.send(idle_pool, request).await else {
+async fn is_completed(client: &ServerClient, body: Bytes) -> bool {
+    let path = "/v1/chat/completions";
+    let Ok(response) = client.send(Method::POST, path, None, body).await else {
         return false;
     };
     response.status().is_success() && response.into_body().collect().await.is_ok()
 }
 
-/// Builds a chat request about one of [`TOPICS`]. All system messages of a topic begin with the same text, so
+/// Builds the body of a chat request about one of [`TOPICS`]. All system messages of a topic begin with the same text, so
 /// that prefix caches have hits.
-fn build_request(
-    gateway: &BackendAddress,
-    model: &str,
-    number: u64,
-    random: &mut fastrand::Rng,
-) -> Request<Bytes> {
+fn build_body(model: &str, number: u64, random: &mut fastrand::Rng) -> Bytes {
     let topic = TOPICS[(number % 4) as usize];
     let system = format!("You know everything about {topic}. ").repeat(random.usize(4..40));
     let is_stream = !number.is_multiple_of(5);
@@ -100,14 +90,5 @@ fn build_request(
     if is_stream {
         body["stream_options"] = serde_json::json!({ "include_usage": true });
     }
-    let mut request = Request::new(Bytes::from(body.to_string()));
-    *request.method_mut() = Method::POST;
-    *request.uri_mut() = gateway.uri(&PathAndQuery::from_static("/v1/chat/completions"));
-    let headers = request.headers_mut();
-    headers.insert(header::HOST, gateway.host_header().clone());
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/json"),
-    );
-    request
+    Bytes::from(body.to_string())
 }

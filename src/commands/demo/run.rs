@@ -13,22 +13,26 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokenweir_doctor::facts::TargetKey;
+use tokenweir_doctor::gather::ServerClient;
 use tokenweir_engine::address::BackendAddress;
-use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
+use tokenweir_net::tls::{Alpn, OutboundTls};
 use tokenweir_sim::{Simulator, SimulatorSettings};
 use tokio::sync::oneshot;
 
+/// Maximum time until the head of a response. The gateway ends requests before.
+const RESPONSE_TIMEOUT: Duration = Duration::from_hours(1);
+
 /// Runs the demo until Ctrl-C or for `--duration`.
 pub(crate) async fn run(demo: DemoArgs) -> ExitCode {
-    let settings = SimulatorSettings {
+    let mut settings = SimulatorSettings {
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         backends: demo.backends,
         ..SimulatorSettings::default()
     };
-    let settings = match demo.fault {
-        Some(fault) => fault.settings(settings),
-        None => settings,
-    };
+    if let Some(fault) = demo.fault {
+        fault.add_to(&mut settings);
+    }
     let model = settings.models.first().cloned().unwrap_or_default();
     let sim = match Simulator::bind(&settings).await {
         Ok(sim) => sim,
@@ -74,16 +78,11 @@ async fn run_gateway(
     };
     let reports = tokio::spawn(fault::run(demo.fault, admin, backend_names));
     let counters = Arc::new(DemoCounters::default());
-    let client = HttpClient::new(HttpClientTimeouts::default());
+    let outbound = OutboundTls::with_native_roots(Alpn::Http1);
+    let client = ServerClient::new(gateway, TargetKey::None, outbound, RESPONSE_TIMEOUT);
     let (stop_load, stopped) = oneshot::channel();
-    let load = tokio::spawn(load::run(
-        gateway,
-        client,
-        model,
-        rate,
-        counters.clone(),
-        stopped,
-    ));
+    let load = load::run(client, model, rate, counters.clone(), stopped);
+    let load = tokio::spawn(load);
     let result = application
         .run(async move {
             wait_for_stop(demo.duration).await;

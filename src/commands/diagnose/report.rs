@@ -2,79 +2,57 @@
 
 use std::collections::BTreeMap;
 use tokenweir_diagnose::{Diagnosis, Evidence, Verdict, VerdictSeverity};
-use tokenweir_doctor::report::{
-    BOLD_CYAN, BOLD_RED, BOLD_YELLOW, INDENT, NARROWEST, wrap_paragraph,
-};
+use tokenweir_doctor::text_report::TextReport;
 
 /// Renders a diagnosis as text with ANSI colours. The function that prints the text removes the colours if the
 /// output is no terminal.
 pub(crate) fn render(diagnosis: &Diagnosis, width: usize) -> String {
-    let width = width.max(NARROWEST);
-    let mut lines = Vec::new();
+    let mut report = TextReport::new(width);
     for verdict in &diagnosis.verdicts {
-        lines.extend(render_verdict(verdict, width));
-        lines.push(String::new());
+        render_verdict(&mut report, verdict);
+        report.empty_line();
     }
     for ((is_determined, reasons), backends) in undetermined_rules(diagnosis) {
         let rules = if is_determined { "rules " } else { "" };
-        let head = format!("{}: {rules}not judged", backends.join(", "));
-        lines.push(wrap_paragraph(&head, "", INDENT, width, None));
-        for line in reasons {
-            lines.push(wrap_paragraph(&line, INDENT, "      ", width, None));
+        report.paragraph(&format!("{}: {rules}not judged", backends.join(", ")));
+        for reason in reasons {
+            report.entry(&reason);
         }
-        lines.push(String::new());
+        report.empty_line();
     }
     for anomaly in &diagnosis.anomalies {
-        let note = format!(
+        report.paragraph(&format!(
             "note  {}: {} is {}, usually {}",
             anomaly.backend,
             anomaly.measure,
             format_number(anomaly.value, &anomaly.unit),
             format_number(anomaly.usual, &anomaly.unit),
-        );
-        lines.push(wrap_paragraph(&note, "", INDENT, width, None));
+        ));
     }
-    lines.push(wrap_paragraph(&render_summary(diagnosis), "", "", width, None) + "\n");
-    lines.join("\n")
+    report.summary(&render_summary(diagnosis));
+    report.text
 }
 
-fn render_verdict(verdict: &Verdict, width: usize) -> Vec<String> {
-    let Verdict {
-        verdict: name,
-        severity,
-        confidence,
-        meaning,
-        ..
-    } = verdict;
-    let subject = verdict.subject();
+fn render_verdict(report: &mut TextReport, verdict: &Verdict) {
     let head = format!(
-        "{}  {subject}: {meaning}  [{name}, confidence {}]",
-        severity.as_str(),
-        confidence.as_str()
+        "{}: {}  [{}, confidence {}]",
+        verdict.subject(),
+        verdict.meaning,
+        verdict.verdict,
+        verdict.confidence.as_str()
     );
-    let style = match severity {
-        VerdictSeverity::Critical => BOLD_RED,
-        VerdictSeverity::Warning => BOLD_YELLOW,
-        VerdictSeverity::Info => BOLD_CYAN,
-    };
-    let styled = Some((severity.as_str(), style));
-    let mut lines = vec![wrap_paragraph(&head, "", INDENT, width, styled)];
+    report.finding(verdict.severity.as_str(), &head);
     if let Some(cause) = &verdict.cause {
-        let cause = format!("cause: {cause}");
-        lines.push(wrap_paragraph(&cause, INDENT, INDENT, width, None));
+        report.detail(&format!("cause: {cause}"));
     }
     for evidence in &verdict.evidence {
-        let line = render_evidence(evidence);
-        lines.push(wrap_paragraph(&line, INDENT, "      ", width, None));
+        report.entry(&render_evidence(evidence));
     }
-    let remedy = format!("-> {}", verdict.remedy);
-    lines.push(wrap_paragraph(&remedy, INDENT, "       ", width, None));
-    let disproof = format!(
+    report.remedy(&verdict.remedy);
+    report.detail(&format!(
         "Disproved if: {} See {}.",
         verdict.disproof, verdict.runbook
-    );
-    lines.push(wrap_paragraph(&disproof, INDENT, INDENT, width, None));
-    lines
+    ));
 }
 
 fn render_evidence(evidence: &Evidence) -> String {
@@ -194,7 +172,7 @@ mod tests {
             ..diagnosis(vec![found], true)
         };
         let text = render(&diagnosis, 40);
-        let text = tokenweir_doctor::report::without_styles(&text);
+        let text = tokenweir_doctor::text_report::without_styles(&text);
         assert!(
             text.lines().all(|line| line.chars().count() <= 40),
             "{text}"

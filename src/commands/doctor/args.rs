@@ -12,7 +12,7 @@ use tokenweir_protocol::units;
 #[command(after_help = HELP)]
 #[command(group = ArgGroup::new("target").required(true).multiple(true))]
 pub struct DoctorArgs {
-    /// URL of a backend; can be given several times, or as a list with commas.
+    /// URL of a backend; can be given several times, or as a comma-separated list.
     #[arg(long, value_name = "URL", group = "target", value_parser = BackendList::parse)]
     pub backend: Vec<BackendList>,
     /// Configuration file: checks the file and its backends, or those of --backend only.

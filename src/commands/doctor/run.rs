@@ -4,29 +4,30 @@
 use super::args::{DoctorArgs, DoctorFailOn};
 use crate::app::check::file_obstacles;
 use crate::app::discovery_sources::DiscoverySources;
-use crate::app::error::ApplicationError;
-use crate::app::extras;
+use crate::app::options;
 use crate::commands::{
     ADMIN_TOKEN_VARIABLE, BackendList, ErrorChain, report_config_error, report_problem,
     resolve_optional_secret, variable,
 };
 use crate::config::{BackendConfig, Config, ConfigError, LoadedConfig, Overrides, Secret};
-use futures_util::stream::{self, StreamExt};
-use std::future::ready;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_doctor::configuration::{self, GatewaySettings};
 use tokenweir_doctor::facts::{
     BackendFacts, CollectorFacts, DoctorFacts, GatewayFacts, GatherError, TargetKey,
 };
 use tokenweir_doctor::finding::{Finding, FindingSeverity};
-use tokenweir_doctor::gather::{self, GatewayAnswers, GatherOptions, GatherTarget, ServerClient};
+use tokenweir_doctor::gather::{self, GatherOptions, GatherTarget, ServerClient};
+use tokenweir_doctor::text_report::without_styles;
 use tokenweir_doctor::{checks, report};
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_gateway::telemetry::otel::OtlpProtocol;
 use tokenweir_net::tls::{Alpn, OutboundTls};
+use tokenweir_option::StartError;
+use tokio::sync::Semaphore;
 
 /// Environment variable of the API key for backends without an `api_key` in a configuration. vLLM
 /// reads the same variable.
@@ -44,6 +45,7 @@ const MAX_COLUMNS: usize = 100;
 const EXIT_CANNOT_RUN: u8 = 2;
 
 /// The configuration, the backends and the gateway that the arguments of `doctor` select.
+#[derive(Default)]
 struct DoctorInputs {
     /// The configuration of `--config`, with the source of each value. `None`: the flag is not set.
     loaded: Option<LoadedConfig>,
@@ -83,109 +85,78 @@ pub(crate) fn print_report(report: &str) {
     let is_forced = variable("CLICOLOR_FORCE").is_some_and(|value| value != "0");
     let is_capable = io::stdout().is_terminal() && variable("TERM").as_deref() != Some("dumb");
     let has_colours = !is_disabled && (is_capable || is_forced);
-    let plain = (!has_colours).then(|| report::without_styles(report));
+    let plain = (!has_colours).then(|| without_styles(report));
     let _ = io::stdout().write_all(plain.as_deref().unwrap_or(report).as_bytes());
 }
 
 fn exit_code(findings: &[Finding], fail_on: DoctorFailOn) -> ExitCode {
-    let min_severity = match fail_on {
+    let min = match fail_on {
         DoctorFailOn::Warning => FindingSeverity::Warning,
         DoctorFailOn::Error => FindingSeverity::Error,
     };
     let has_failed = findings
         .iter()
-        .any(|finding| finding.remark.severity >= min_severity);
-    if has_failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    }
+        .any(|finding| finding.remark.severity >= min);
+    ExitCode::from(u8::from(has_failed))
 }
 
 async fn gather_inputs(doctor: &DoctorArgs) -> Result<DoctorInputs, ConfigError> {
-    let flag_backends: Vec<BackendConfig> = BackendList::flatten(doctor.backend.clone())
-        .into_iter()
-        .map(BackendConfig::at)
-        .collect();
-    let (loaded, gateway, gateway_config, known_backends) = match (&doctor.admin, &doctor.config) {
-        (Some(admin), _) => {
-            let (gateway, config, backends) = query_gateway(doctor, admin).await;
-            (None, Some(gateway), config, backends)
-        }
-        (None, Some(file)) => {
-            let loaded = Config::load(Some(file), Overrides::default())?;
-            let backends = if flag_backends.is_empty() {
-                discover_backends(&loaded.config).await
-            } else {
-                loaded.config.backends.clone()
-            };
-            (Some(loaded), None, None, backends)
-        }
-        (None, None) => (None, None, None, Vec::new()),
-    };
-    // A backend of --backend gets the settings that the configuration or the gateway has for it.
-    let with_settings = |flag_backend: BackendConfig| {
-        let configured = known_backends
-            .iter()
-            .find(|backend| backend.url == flag_backend.url);
-        configured.cloned().unwrap_or(flag_backend)
-    };
-    let selected: Vec<BackendConfig> = flag_backends.into_iter().map(with_settings).collect();
-    let backends = if selected.is_empty() {
-        known_backends
-    } else {
-        selected
-    };
-    Ok(DoctorInputs {
-        loaded,
-        backends,
-        gateway,
-        gateway_config,
-    })
+    let flags = BackendList::flatten(doctor.backend.clone()).into_iter();
+    let flags: Vec<BackendConfig> = flags.map(BackendConfig::at).collect();
+    let mut inputs = DoctorInputs::default();
+    if let Some(admin) = &doctor.admin {
+        inputs = query_gateway(doctor, admin).await;
+    } else if let Some(file) = &doctor.config {
+        let loaded = Config::load(Some(file), Overrides::default())?;
+        inputs.backends = if flags.is_empty() {
+            discover_backends(&loaded.config).await
+        } else {
+            loaded.config.backends.clone()
+        };
+        inputs.loaded = Some(loaded);
+    }
+    if !flags.is_empty() {
+        // A backend of --backend gets the settings that the configuration or the gateway has for it.
+        let known = |flag: BackendConfig| find_backend(&inputs.backends, &flag.url).unwrap_or(flag);
+        inputs.backends = flags.into_iter().map(known).collect();
+    }
+    Ok(inputs)
 }
 
-/// Queries a running gateway. Returns its facts, its configuration, and its backends with the settings
-/// of the configuration. If the configuration is unknown, the backends have default settings.
-async fn query_gateway(
-    doctor: &DoctorArgs,
-    admin: &BackendAddress,
-) -> (
-    Result<GatewayFacts, GatherError>,
-    Option<Config>,
-    Vec<BackendConfig>,
-) {
+fn find_backend(backends: &[BackendConfig], url: &BackendAddress) -> Option<BackendConfig> {
+    let mut backends = backends.iter();
+    backends.find(|backend| backend.url == *url).cloned()
+}
+
+/// Queries a running gateway: its facts, its configuration, and its backends with the settings of the
+/// configuration. If the configuration is unknown, the backends have default settings.
+async fn query_gateway(doctor: &DoctorArgs, admin: &BackendAddress) -> DoctorInputs {
     let key = key_from_env(ADMIN_TOKEN_VARIABLE);
     let outbound = OutboundTls::with_native_roots(Alpn::Http1);
     let client = ServerClient::new(admin.clone(), key, outbound, doctor.timeout);
-    let GatewayAnswers {
-        gateway,
-        config,
-        backends,
-    } = gather::gateway(&client).await;
-    let config = config.map(|shown| Config::from_view(&shown?));
-    let (config, config_problem) = match config.transpose() {
-        Ok(config) => (config, None),
-        Err(problem) => (None, Some(problem)),
-    };
-    let facts = gateway.map(|gateway| GatewayFacts {
-        config_problem,
-        ..gateway
+    let mut answers = gather::gateway(&client).await;
+    let config = answers.config.map(|shown| Config::from_view(&shown?));
+    let gateway_config = config.transpose().unwrap_or_else(|problem| {
+        if let Ok(gateway) = &mut answers.gateway {
+            gateway.config_problem = Some(problem);
+        }
+        None
     });
-    let configured = config
-        .as_ref()
-        .map_or(&[][..], |config| config.backends.as_slice());
-    let backends = backends.into_iter().map(|(id, url)| {
-        let settings = configured
-            .iter()
-            .find(|backend| backend.url == url)
-            .cloned();
-        settings.unwrap_or_else(|| BackendConfig {
+    let mut backends = Vec::new();
+    for (id, url) in answers.backends {
+        let configured = gateway_config.as_ref();
+        let configured = configured.and_then(|config| find_backend(&config.backends, &url));
+        backends.push(configured.unwrap_or_else(|| BackendConfig {
             name: Some(id),
             ..BackendConfig::at(url)
-        })
-    });
-    let backends = backends.collect();
-    (facts, config, backends)
+        }));
+    }
+    DoctorInputs {
+        loaded: None,
+        backends,
+        gateway: Some(answers.gateway),
+        gateway_config,
+    }
 }
 
 /// Returns the backends of a configuration, and the backends that its discovery sources find within
@@ -199,17 +170,15 @@ async fn discover_backends(config: &Config) -> Vec<BackendConfig> {
 async fn gather_facts(
     doctor: &DoctorArgs,
     inputs: DoctorInputs,
-) -> Result<DoctorFacts, ApplicationError> {
+) -> Result<DoctorFacts, StartError> {
     let DoctorInputs {
         loaded,
         backends,
         gateway,
         gateway_config,
     } = inputs;
-    let config = loaded
-        .as_ref()
-        .map(|loaded| loaded.config.clone())
-        .or(gateway_config);
+    let of_file = loaded.as_ref().map(|loaded| loaded.config.clone());
+    let config = of_file.or(gateway_config);
     let is_configured = config.is_some();
     let config = config.unwrap_or_default();
     let outbound = match config.outbound_tls(&backends) {
@@ -217,39 +186,28 @@ async fn gather_facts(
         Err(_) if gateway.is_some() => OutboundTls::with_native_roots(Alpn::Http1),
         outbound => outbound?,
     };
-    let DoctorArgs {
-        timeout,
-        idle,
-        probe,
-        ..
-    } = *doctor;
     let options = GatherOptions {
         outbound,
-        timeout,
-        idle,
-        probe,
+        timeout: doctor.timeout,
+        idle: doctor.idle,
+        probe: doctor.probe,
     };
-    let start_problems = loaded
-        .as_ref()
-        .map(|loaded| file_obstacles(loaded, variable));
-    let start_problems = start_problems
-        .into_iter()
-        .flatten()
-        .map(|error| error.to_string());
-    let start_problems = start_problems.collect();
+    let mut start_problems = Vec::new();
+    if let Some(loaded) = &loaded {
+        let obstacles = file_obstacles(loaded, variable);
+        start_problems.extend(obstacles.iter().map(ToString::to_string));
+    }
     let collector = check_collector(loaded.as_ref(), options.timeout);
     let gathering = gather_backends(backends.iter().map(backend_target).collect(), &options);
     let (collector, backends) = tokio::join!(collector, gathering);
-    let config = checked_settings(&config);
-    let collector = collector?;
     Ok(DoctorFacts {
-        config,
+        config: checked_settings(&config),
         is_configured,
         backends,
         gateway,
         start_problems,
-        collector,
-        status_checks: extras::status_checks(),
+        collector: collector?,
+        status_checks: options::status_checks(),
     })
 }
 
@@ -283,27 +241,23 @@ pub(crate) fn key_from_env(name: &str) -> TargetKey {
 
 /// Gathers the facts of all backends concurrently. The result is in the order of `targets`.
 async fn gather_backends(targets: Vec<GatherTarget>, options: &GatherOptions) -> Vec<BackendFacts> {
-    let gather = |(index, target): (usize, GatherTarget)| {
+    let slots = Arc::new(Semaphore::new(MAX_CONCURRENT_BACKENDS));
+    let gather = |target: GatherTarget| {
+        let slots = slots.clone();
         let options = options.clone();
-        // Boxed, because the future is as large as a backend's facts.
         tokio::spawn(async move {
-            (
-                index,
-                Box::pin(gather::gather_backend(target, &options)).await,
-            )
+            let _slot = slots.acquire().await;
+            // Boxed, because the future is as large as a backend's facts.
+            Box::pin(gather::gather_backend(target, &options)).await
         })
     };
-    // Unordered, so that the slowest backend does not delay the next one.
-    let gathering = stream::iter(targets.into_iter().enumerate())
-        .map(gather)
-        .buffer_unordered(MAX_CONCURRENT_BACKENDS);
-    // A panicked task has no result. A panic is a defect of this program.
-    let mut gathered: Vec<_> = gathering
-        .filter_map(|result| ready(result.ok()))
-        .collect()
-        .await;
-    gathered.sort_unstable_by_key(|(index, _)| *index);
-    gathered.into_iter().map(|(_, backend)| backend).collect()
+    let tasks: Vec<_> = targets.into_iter().map(gather).collect();
+    let mut gathered = Vec::new();
+    for task in tasks {
+        // A panicked task has no result. A panic is a defect of this program.
+        gathered.extend(task.await);
+    }
+    gathered
 }
 
 /// Sends an empty export request to the trace collector of a configuration file. `None`: no file, or no
@@ -312,7 +266,7 @@ async fn gather_backends(targets: Vec<GatherTarget>, options: &GatherOptions) ->
 async fn check_collector(
     loaded: Option<&LoadedConfig>,
     timeout: Duration,
-) -> Result<Option<CollectorFacts>, ApplicationError> {
+) -> Result<Option<CollectorFacts>, StartError> {
     let Some(loaded) = loaded else {
         return Ok(None);
     };
@@ -334,34 +288,25 @@ async fn check_collector(
 
 /// Returns the settings of a configuration that the checks of `doctor` read.
 fn checked_settings(config: &Config) -> GatewaySettings {
-    let Config {
-        admission,
-        access,
-        timeouts,
-        scrape,
-        ..
-    } = config;
+    let objectives = config.slos.iter();
+    let objectives = objectives.filter_map(|slo| Some((slo.name.clone(), slo.model.clone()?)));
+    let mut max_waiting = config.admission.max_waiting;
+    if !config.admission.enabled {
+        max_waiting = None;
+    }
     GatewaySettings {
         listen: *config.listen,
         admin: *config.admin,
-        has_keys: access.keys_file.is_some(),
-        has_admin_token: access.admin_token.is_some(),
+        has_keys: config.access.keys_file.is_some(),
+        has_admin_token: config.access.admin_token.is_some(),
         backends: config.backends.iter().map(checked_backend).collect(),
         models: checked_models(&config.models),
-        objective_models: config
-            .slos
-            .iter()
-            .filter_map(|slo| Some((slo.name.clone(), slo.model.clone()?)))
-            .collect(),
+        objective_models: objectives.collect(),
         policy: config.routing.policy,
-        max_waiting: if admission.enabled {
-            admission.max_waiting
-        } else {
-            None
-        },
-        idle_connection: timeouts.idle_connection,
-        scrape_timeout: scrape.timeout,
-        max_page: scrape.max_page,
+        max_waiting,
+        idle_connection: config.timeouts.idle_connection,
+        scrape_timeout: config.scrape.timeout,
+        max_page: config.scrape.max_page,
         kv_events: config.kv_events.enabled,
     }
 }
@@ -383,12 +328,12 @@ fn checked_models(models: &[ModelConfig]) -> Vec<configuration::ConfiguredModel>
             checked.push(checked_model(&model.name, model));
         }
         for version in &model.split {
-            let listed = ModelConfig {
+            let named = models.iter().find(|other| other.name == version.model);
+            let named = named.cloned().unwrap_or_else(|| ModelConfig {
                 name: version.model.clone(),
                 ..ModelConfig::default()
-            };
-            let named = models.iter().find(|other| other.name == version.model);
-            checked.push(checked_model(&model.name, named.unwrap_or(&listed)));
+            });
+            checked.push(checked_model(&model.name, &named));
         }
     }
     checked

@@ -93,10 +93,9 @@ impl ValueEnum for GenerateTarget {
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         match self {
-            Self::All => Some(
-                PossibleValue::new("all")
-                    .help("All artifacts down to `metrics-reference`; needs --out"),
-            ),
+            Self::All => {
+                Some(PossibleValue::new("all").help("All artifacts down to `metrics`; needs --out"))
+            }
             Self::One(artifact) => artifact.to_possible_value(),
             Self::Shell(artifact) => artifact.to_possible_value(),
         }

@@ -1,7 +1,7 @@
 //! Prints the files that a deployment of the gateway needs, or writes them to a folder.
 
 use super::args::{GenerateArgs, GenerateTarget};
-use crate::app::extras;
+use crate::app::options;
 use crate::commands::{report_config_error, report_error};
 use crate::config::schema;
 use crate::config::{Config, Overrides};
@@ -155,7 +155,7 @@ pub fn metrics() -> MetricCatalogue {
     let metric = |row: &'static tokenweir_gateway::metric::MetricDescriptor| MetricDescription {
         name: row.name,
         help: row.help,
-        kind: row.kind,
+        kind: row.kind.as_str(),
         labels: row.labels.iter().map(label).collect(),
         level: {
             let has = |level: &MetricsLevel| detail(*level, row) != MetricDetail::Omitted;
@@ -166,5 +166,5 @@ pub fn metrics() -> MetricCatalogue {
         },
         is_folded: detail(MetricsLevel::default(), row) == MetricDetail::WithoutBackend,
     };
-    MetricCatalogue(extras::metric_rows().map(metric).collect())
+    MetricCatalogue(options::metric_rows().map(metric).collect())
 }

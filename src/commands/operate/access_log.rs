@@ -69,10 +69,8 @@ fn explain(line: &Value, has_json: bool) -> Vec<String> {
 
 /// Converts an access log line to the document of `/decisions`, with the values that the line has.
 fn decision_of(line: &Value) -> Value {
-    let slow_cause = line["slow_cause"].as_str();
-    let slow_cause = SlowCause::ALL
-        .into_iter()
-        .find(|cause| Some(cause.as_str()) == slow_cause);
+    let mut causes = SlowCause::ALL.into_iter();
+    let slow_cause = causes.find(|cause| line["slow_cause"] == cause.as_str());
     json!({
         "request_id": line["request_id"],
         "trace_id": line["trace_id"],

@@ -5,6 +5,8 @@ use super::args::{DrainArgs, ExplainArgs, OperatorArgs, UndrainArgs};
 use crate::commands::admin_client::percent_encode;
 use crate::commands::{EXIT_FAILURE, EXIT_UNKNOWN, print_line, report_problem};
 use bytes::Bytes;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use tokenweir_api::{GatewaySnapshot, GatewayState, Harm, HarmLevel};
@@ -13,34 +15,31 @@ use tokenweir_top::{explanation, status_lines};
 const UNEXPECTED_DOCUMENT: &str = "not a response of a gateway of this version: check --admin";
 
 pub(crate) async fn status(args: OperatorArgs) -> ExitCode {
-    let shown = async {
-        let path = if args.json { "/status" } else { "/streams" };
-        let body = args.client()?.get(path).await?;
-        let document: Value = parse(&body)?;
-        let state: GatewayState = serde_json::from_value(document["state"].clone())
-            .map_err(|_| UNEXPECTED_DOCUMENT.to_owned())?;
-        let harm: Harm = serde_json::from_value(document["harm"].clone())
-            .map_err(|_| UNEXPECTED_DOCUMENT.to_owned())?;
-        let is_usable = harm.unusable.level < HarmLevel::Critical;
-        let is_serving = state.serves_clients() && is_usable;
-        let lines = if args.json {
-            vec![document.to_string()]
-        } else {
-            status_lines(&parse::<GatewaySnapshot>(&body)?)
-        };
-        Ok::<_, String>((is_serving, lines))
-    };
-    match shown.await {
-        Ok((is_serving, lines)) => {
-            lines.iter().for_each(print_line);
-            if is_serving {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::FAILURE
-            }
-        }
+    match print_status(&args).await {
+        Ok(is_serving) => ExitCode::from(u8::from(!is_serving)),
         Err(problem) => report_problem(problem, EXIT_UNKNOWN),
     }
+}
+
+/// Prints the state of a gateway. Returns whether it serves its clients.
+async fn print_status(args: &OperatorArgs) -> Result<bool, String> {
+    let path = if args.json { "/status" } else { "/streams" };
+    let body = args.client()?.get(path).await?;
+    let ServedClients { state, harm } = parse(&body)?;
+    if args.json {
+        print_line(parse::<Value>(&body)?);
+    } else {
+        let gateway = parse::<GatewaySnapshot>(&body)?;
+        status_lines(&gateway).iter().for_each(print_line);
+    }
+    Ok(state.serves_clients() && harm.unusable.level < HarmLevel::Critical)
+}
+
+/// The fields of `/status` and of `/streams` that tell whether a gateway serves its clients.
+#[derive(Deserialize)]
+struct ServedClients {
+    state: GatewayState,
+    harm: Harm,
 }
 
 pub(crate) async fn explain(args: ExplainArgs) -> ExitCode {
@@ -136,17 +135,18 @@ fn effect_lines(
 pub(crate) async fn reload(args: OperatorArgs) -> ExitCode {
     let lines = async {
         let body = args.client()?.post("/-/reload").await?;
-        let summary = String::from_utf8_lossy(&body).trim_end().to_owned();
+        let summary = String::from_utf8_lossy(&body);
+        let summary = summary.trim_end();
         Ok(vec![if args.json {
             json!({ "reload": summary }).to_string()
         } else {
-            summary
+            summary.to_owned()
         }])
     };
     finish(lines.await)
 }
 
-fn parse<T: serde::de::DeserializeOwned>(body: &Bytes) -> Result<T, String> {
+fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, String> {
     serde_json::from_slice(body).map_err(|_| UNEXPECTED_DOCUMENT.to_owned())
 }
 

@@ -37,17 +37,17 @@ pub(super) fn check(path: &str, tls: &TlsClientSettings) -> CheckResult {
 }
 
 /// The files of a certificate and its private key, with the configuration key of each in `section`.
-pub(in crate::config) struct CertificateFiles<'a> {
-    pub(in crate::config) section: &'a str,
-    pub(in crate::config) cert_key: &'a str,
-    pub(in crate::config) cert: Option<&'a PathBuf>,
-    pub(in crate::config) private_key_key: &'a str,
-    pub(in crate::config) private_key: Option<&'a PathBuf>,
+pub(crate) struct CertificateFiles<'a> {
+    pub(crate) section: &'a str,
+    pub(crate) cert_key: &'a str,
+    pub(crate) cert: Option<&'a PathBuf>,
+    pub(crate) private_key_key: &'a str,
+    pub(crate) private_key: Option<&'a PathBuf>,
 }
 
 impl CertificateFiles<'_> {
     /// Checks that a certificate and its private key are set together.
-    pub(in crate::config) fn check(&self) -> CheckResult {
+    pub(crate) fn check(&self) -> CheckResult {
         let cert = format!("{}.{}", self.section, self.cert_key);
         let private_key = format!("{}.{}", self.section, self.private_key_key);
         if self.cert.is_some() && self.private_key.is_none() {

@@ -3,41 +3,41 @@
 use crate::config::backends::section::{BackendConfig, check_weight};
 use crate::config::backends::usage::UsageMode;
 use http::uri::PathAndQuery;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+#[cfg(feature = "options")]
 use tokenweir_discovery::kubernetes_settings::KubernetesConfig;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::role::Role;
+use tokenweir_protocol::settings_entry;
 use tokenweir_settings::{
-    CheckResult, ConfigSection, ConfiguredSecret, ReloadClass, Secret, SecretList, require,
-    violation_at,
+    CheckResult, ConfigSection, ConfiguredSecret, Secret, SecretList, require,
 };
 
-/// A discovery source. It has exactly one of `file`, `dns`, `srv` and `kubernetes`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DiscoveryConfig {
-    /// File with a list like `backends`, in YAML or JSON. The gateway polls it every second.
-    pub file: Option<PathBuf>,
-    /// DNS name whose A or else AAAA records are backends, and their port: `NAME:PORT`. Needs the feature
-    /// `dns`.
-    pub dns: Option<String>,
-    /// DNS name whose SRV records are the hosts and ports of backends. Needs the feature `dns`.
-    pub srv: Option<String>,
-    /// Kubernetes Service or `InferencePool` whose pods are backends. Needs the feature `kubernetes`.
-    pub kubernetes: Option<KubernetesConfig>,
-    /// Port and path of the metrics pages: `:PORT`, `/PATH` or `:PORT/PATH`. `None`: the default of
-    /// `backends[].metrics_url`. Not for `file`.
-    pub metrics_url: Option<String>,
-    /// Default `api_key` of the discovered backends.
-    pub api_key: Option<Secret>,
-    /// Default `usage` of the discovered backends.
-    pub usage: Option<UsageMode>,
-    /// `weight` of the discovered backends. Not for `file`.
-    pub weight: Option<u32>,
-    /// Default `role` of the discovered backends.
-    pub role: Option<Role>,
+settings_entry! {
+    /// A discovery source. It has exactly one of `file`, `dns`, `srv` and `kubernetes`.
+    pub struct DiscoveryConfig {
+        /// File with a list like `backends`, in YAML or JSON. The gateway polls it every second.
+        pub file: Option<PathBuf>,
+        /// DNS name whose A or else AAAA records are backends, and their port: `NAME:PORT`. Needs the feature
+        /// `dns`.
+        pub dns: Option<String>,
+        /// DNS name whose SRV records are the hosts and ports of backends. Needs the feature `dns`.
+        pub srv: Option<String>,
+        /// Kubernetes Service or `InferencePool` whose pods are backends. Needs the feature `kubernetes`.
+        #[cfg(feature = "options")]
+        pub kubernetes: Option<KubernetesConfig>,
+        /// Port and path of the metrics pages: `:PORT`, `/PATH` or `:PORT/PATH`. `None`: the default of
+        /// `backends[].metrics_url`. Not for `file`.
+        pub metrics_url: Option<String>,
+        /// Default `api_key` of the discovered backends.
+        pub api_key: Option<Secret>,
+        /// Default `usage` of the discovered backends.
+        pub usage: Option<UsageMode>,
+        /// `weight` of the discovered backends. Not for `file`.
+        pub weight: Option<u32>,
+        /// Default `role` of the discovered backends.
+        pub role: Option<Role>,
+    }
 }
 
 impl DiscoveryConfig {
@@ -82,7 +82,10 @@ impl DiscoveryConfig {
         targets += usize::from(self.file.is_some());
         targets += usize::from(self.dns.is_some());
         targets += usize::from(self.srv.is_some());
-        targets += usize::from(self.kubernetes.is_some());
+        #[cfg(feature = "options")]
+        {
+            targets += usize::from(self.kubernetes.is_some());
+        }
         require(
             targets > 0,
             path,
@@ -90,8 +93,10 @@ impl DiscoveryConfig {
         )?;
         let problem = "a source has only one of `file`, `dns`, `srv` and `kubernetes`";
         require(targets < 2, path, problem)?;
+        #[cfg(feature = "options")]
         if let Some((key, problem)) = self.kubernetes.as_ref().and_then(KubernetesConfig::problem) {
-            return Err(violation_at(&format!("{path}.kubernetes{key}"), problem));
+            let path = format!("{path}.kubernetes{key}");
+            return Err(tokenweir_settings::violation_at(&path, problem));
         }
         let is_host = self.dns.is_none() || self.dns_host().is_some();
         let problem = "write NAME:PORT: DNS addresses have no port";
@@ -113,33 +118,22 @@ impl DiscoveryConfig {
     }
 }
 
-/// A target of a discovery source for which this program was built without support.
-pub(in crate::config) struct UnsupportedTarget {
-    /// The key of the target, such as `kubernetes`.
-    pub(in crate::config) key: &'static str,
-    /// The problem, as text for operators.
-    pub(in crate::config) problem: &'static str,
-}
-
 impl DiscoveryConfig {
-    /// The target of the source, if this program was built without support for it. `None`: supported.
-    pub(in crate::config) fn unsupported_target(&self) -> Option<UnsupportedTarget> {
-        if self.kubernetes.is_some() && !cfg!(feature = "kubernetes") {
-            let problem = "this program was built without Kubernetes: use the container image, or build with \
-                           `cargo build --features kubernetes`";
-            return Some(UnsupportedTarget {
-                key: "kubernetes",
-                problem,
-            });
-        }
-        let is_resolved = self.dns.is_some() || self.srv.is_some();
-        if !is_resolved || cfg!(feature = "dns") {
-            return None;
-        }
-        let key = if self.dns.is_some() { "dns" } else { "srv" };
+    /// Checks that this program was built with support for the source, which is at `path`.
+    pub(crate) fn check_support(&self, path: &str) -> CheckResult {
+        #[cfg(all(feature = "options", not(feature = "kubernetes")))]
+        require(
+            self.kubernetes.is_none(),
+            &format!("{path}.kubernetes"),
+            "this program was built without Kubernetes: use the container image, or build with \
+             `cargo build --features kubernetes`",
+        )?;
         let problem = "this program was built without DNS discovery: use a package, or build with \
                        `cargo build --features dns`";
-        Some(UnsupportedTarget { key, problem })
+        let is_supported = self.dns.is_none() || cfg!(feature = "dns");
+        require(is_supported, &format!("{path}.dns"), problem)?;
+        let is_supported = self.srv.is_none() || cfg!(feature = "dns");
+        require(is_supported, &format!("{path}.srv"), problem)
     }
 }
 
@@ -165,7 +159,6 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = Vec<DiscoveryConfig>;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(sources: &Vec<DiscoveryConfig>, _: &C) -> CheckResult {
         for (index, source) in sources.iter().enumerate() {

@@ -2,55 +2,59 @@
 
 use super::client_tls;
 use super::usage::UsageMode;
-use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize, de::Error};
+use serde::{Deserialize, Deserializer, de::Error};
 use tokenweir_engine::address::{BackendAddress, BackendId, MetricsUrl};
 use tokenweir_engine::role::Role;
+#[cfg(feature = "options")]
 use tokenweir_gpu::check_price;
+#[cfg(feature = "options")]
 use tokenweir_kv_event_routing::KvEventSource;
 use tokenweir_net::tls::TlsClientSettings;
+use tokenweir_protocol::settings_entry;
 use tokenweir_settings::{
-    CheckResult, ConfigSection, ConfiguredSecret, ReloadClass, Secret, SecretList, violation_at,
-    violation_of,
+    CheckResult, ConfigSection, ConfiguredSecret, Secret, SecretList, violation_at, violation_of,
 };
 
-/// A backend.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct BackendConfig {
-    /// URL of the backend: scheme, host and port, without `/v1`. A path goes before the paths of
-    /// requests, such as `http://proxy/engine-1` of a proxy in front of several engines.
-    pub url: BackendAddress,
-    /// Name of the backend. `None`: host, port and path of the URL.
-    #[serde(default, deserialize_with = "read_name")]
-    pub name: Option<String>,
-    /// URL of the metrics page, if another port or host serves it. `None`: `/metrics` or
-    /// `/prometheus/metrics` of `url`.
-    pub metrics_url: Option<MetricsUrl>,
-    /// Token that the gateway sends to the backend. `None`: the client's token.
-    pub api_key: Option<Secret>,
-    /// Whether the gateway requests token counts that clients did not request. `None`: the global `usage`.
-    pub usage: Option<UsageMode>,
-    /// Number of GPUs of the backend. `None`: `cost.gpus`.
-    pub gpus: Option<u32>,
-    /// Price of one GPU of the backend for one hour. `None`: `cost.gpu_hour_price`.
-    pub gpu_hour_price: Option<f64>,
-    /// Publishers of the KV events of the backend. `None`: those of `kv_events`.
-    pub kv_events: Option<KvEventSource>,
-    /// The name of the pod of the backend, from Kubernetes discovery. `None`: not known.
-    #[serde(skip)]
-    pub pod: Option<String>,
-    /// TLS of the connections to the backend. `None`: `backend_tls`.
-    pub tls: Option<TlsClientSettings>,
-    /// Share of the requests relative to other backends, 0 to 1000000. 0: no new requests.
-    #[serde(default = "default_weight")]
-    pub weight: u32,
-    /// The legs of requests that the backend serves, if prefill and decode are split: `prefill`, `decode` or
-    /// `both`. `None`: whole requests only.
-    pub role: Option<Role>,
-    /// Whether the backend is drained at the start, and after a reload that changed this value.
-    #[serde(default)]
-    pub drained: bool,
+settings_entry! {
+    /// A backend.
+    pub struct BackendConfig {
+        /// URL of the backend: scheme, host and port, without `/v1`. A path goes before the paths of
+        /// requests, such as `http://proxy/engine-1` of a proxy in front of several engines.
+        pub url: BackendAddress,
+        /// Name of the backend. `None`: host, port and path of the URL.
+        #[serde(default, deserialize_with = "read_name")]
+        pub name: Option<String>,
+        /// URL of the metrics page, if another port or host serves it. `None`: `/metrics` or
+        /// `/prometheus/metrics` of `url`.
+        pub metrics_url: Option<MetricsUrl>,
+        /// Token that the gateway sends to the backend. `None`: the client's token.
+        pub api_key: Option<Secret>,
+        /// Whether the gateway requests token counts that clients did not request. `None`: the global `usage`.
+        pub usage: Option<UsageMode>,
+        /// Number of GPUs of the backend. `None`: `cost.gpus`.
+        #[cfg(feature = "options")]
+        pub gpus: Option<u32>,
+        /// Price of one GPU of the backend for one hour. `None`: `cost.gpu_hour_price`.
+        #[cfg(feature = "options")]
+        pub gpu_hour_price: Option<f64>,
+        /// Publishers of the KV events of the backend. `None`: those of `kv_events`.
+        #[cfg(feature = "options")]
+        pub kv_events: Option<KvEventSource>,
+        /// The name of the pod of the backend, from Kubernetes discovery. `None`: not known.
+        #[serde(skip)]
+        pub pod: Option<String>,
+        /// TLS of the connections to the backend. `None`: `backend_tls`.
+        pub tls: Option<TlsClientSettings>,
+        /// Share of the requests relative to other backends, 0 to 1000000. 0: no new requests.
+        #[serde(default = "default_weight")]
+        pub weight: u32,
+        /// The legs of requests that the backend serves, if prefill and decode are split: `prefill`, `decode` or
+        /// `both`. `None`: whole requests only.
+        pub role: Option<Role>,
+        /// Whether the backend is drained at the start, and after a reload that changed this value.
+        #[serde(default)]
+        pub drained: bool,
+    }
 }
 
 /// Maximum weight of a backend.
@@ -68,8 +72,11 @@ impl BackendConfig {
             metrics_url: None,
             api_key: None,
             usage: None,
+            #[cfg(feature = "options")]
             gpus: None,
+            #[cfg(feature = "options")]
             gpu_hour_price: None,
+            #[cfg(feature = "options")]
             kv_events: None,
             pod: None,
             tls: None,
@@ -86,7 +93,7 @@ impl BackendConfig {
             .map_or_else(|| self.url.default_id(), BackendId::new)
     }
 
-    pub(in crate::config) fn secret(&self) -> Option<ConfiguredSecret<'_>> {
+    pub(crate) fn secret(&self) -> Option<ConfiguredSecret<'_>> {
         let purpose = format!("the api_key of backend `{}`", self.id());
         ConfiguredSecret::new(purpose, self.api_key.as_ref())
     }
@@ -97,7 +104,6 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = Vec<BackendConfig>;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(backends: &Vec<BackendConfig>, _: &C) -> CheckResult {
         check(backends)?;
@@ -121,22 +127,24 @@ impl<C> ConfigSection<C> for Section {
 pub(crate) fn check(backends: &[BackendConfig]) -> CheckResult {
     check_backends_distinct(backends)?;
     for (index, backend) in backends.iter().enumerate() {
-        check_price(
-            &format!("backends.{index}.gpu_hour_price"),
-            backend.gpu_hour_price,
-        )?;
-        if let Some((key, problem)) = backend.kv_events.as_ref().and_then(KvEventSource::problem) {
-            return Err(violation_at(
-                &format!("backends.{index}.kv_events.{key}"),
-                problem,
-            ));
-        }
+        #[cfg(feature = "options")]
+        check_options(&format!("backends.{index}"), backend)?;
         check_weight(&format!("backends.{index}.weight"), backend.weight)?;
     }
     Ok(())
 }
 
-/// Checks the TLS settings of one backend.
+/// Checks the keys that options have in the entry at `path`.
+#[cfg(feature = "options")]
+fn check_options(path: &str, backend: &BackendConfig) -> CheckResult {
+    check_price(&format!("{path}.gpu_hour_price"), backend.gpu_hour_price)?;
+    match backend.kv_events.as_ref().and_then(KvEventSource::problem) {
+        Some((key, problem)) => Err(violation_at(&format!("{path}.kv_events.{key}"), problem)),
+        None => Ok(()),
+    }
+}
+
+/// Checks the TLS settings of a backend, which must have an address with `https://`.
 fn check_tls(path: &str, address: &BackendAddress, tls: &TlsClientSettings) -> CheckResult {
     if !address.is_https() {
         return Err(violation_at(

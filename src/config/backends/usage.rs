@@ -1,20 +1,18 @@
 //! The sections `usage` and `continuous_usage`: the token counts that the gateway requests from backends.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, share};
+use tokenweir_protocol::settings;
+use tokenweir_settings::{CheckResult, ConfigSection, share};
 
-/// Whether the gateway requests usage that a client did not request.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum UsageMode {
-    /// Request usage from vLLM and SGLang, and remove its event from responses.
-    #[default]
-    Inject,
-    /// Request no usage.
-    Passive,
+settings! {
+    /// Whether the gateway requests usage that a client did not request.
+    #[derive(Default, clap::ValueEnum)]
+    pub enum UsageMode {
+        /// Request usage from vLLM and SGLang, and remove its event from responses.
+        #[default]
+        Inject,
+        /// Request no usage.
+        Passive,
+    }
 }
 
 /// Default of `continuous_usage`. At this share of streams, all events together cost the gateway up to 3 % more
@@ -26,7 +24,6 @@ pub struct Usage;
 
 impl<C> ConfigSection<C> for Usage {
     type Values = UsageMode;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 }
 
 /// The section `continuous_usage`.
@@ -34,7 +31,6 @@ pub struct ContinuousUsage;
 
 impl<C> ConfigSection<C> for ContinuousUsage {
     type Values = f64;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn defaults() -> f64 {
         DEFAULT_CONTINUOUS_USAGE_RATIO

@@ -115,7 +115,12 @@ impl ConfigError {
 
     /// Sets the location to a position in a file with the content `text`, and adds an excerpt of the line.
     /// Redacts values that may be secrets.
-    pub(crate) fn at(
+    pub(crate) fn at(self, file: &Path, position: Position, text: &str) -> Self {
+        self.at_redacted(file, position, text, ExcerptRedaction::Nothing)
+    }
+
+    /// Like [`Self::at`]. The excerpt also hides what `redaction` says.
+    pub(crate) fn at_redacted(
         mut self,
         file: &Path,
         position: Position,
@@ -170,7 +175,7 @@ impl ConfigError {
     fn with_excerpt_of(self, text: &str, redaction: ExcerptRedaction) -> Self {
         match self.location().cloned() {
             Some(ConfigLocation::File(file, Some(position))) => {
-                self.at(&file, position, text, redaction)
+                self.at_redacted(&file, position, text, redaction)
             }
             _ => self.without_excerpt(),
         }
@@ -346,12 +351,7 @@ mod tests {
     fn render_at(text: &str, line: usize, column: usize, len: usize) -> String {
         let position = Position { line, column, len };
         ConfigError::new("wrong")
-            .at(
-                Path::new("a.yaml"),
-                position,
-                text,
-                ExcerptRedaction::Nothing,
-            )
+            .at(Path::new("a.yaml"), position, text)
             .to_string()
     }
 

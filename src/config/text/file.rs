@@ -1,7 +1,6 @@
 //! Reads a configuration file as UTF-8 text.
 
 use super::error::{ConfigError, Position};
-use super::redaction::ExcerptRedaction;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -24,17 +23,15 @@ pub(crate) fn read(file: &Path) -> Result<String, ConfigError> {
         let text = String::from_utf8_lossy(error.as_bytes());
         // The lossy text contains the valid prefix unchanged.
         let before = text.get(..valid_len).unwrap_or_default();
-        let line_start = before.rfind('\n').map_or(0, |end| end + 1);
-        let column = before.get(line_start..).unwrap_or_default().chars().count() + 1;
+        let line = before.rsplit('\n').next().unwrap_or_default();
         let position = Position {
             line: before.matches('\n').count() + 1,
-            column,
+            column: line.chars().count() + 1,
             len: 1,
         };
-        let help = "write the file in UTF-8";
         ConfigError::new("not UTF-8")
-            .at(file, position, &text, ExcerptRedaction::Nothing)
-            .with_help(Some(help))
+            .at(file, position, &text)
+            .with_help(Some("write the file in UTF-8"))
     })
 }
 

@@ -1,7 +1,8 @@
 //! The text of a configuration file without the entries that have mistakes. Spaces replace the removed characters,
 //! so that all other entries keep their lines and columns.
 
-use super::yaml::{self, Entry};
+use super::renames::{last_key, section_of};
+use super::yaml::{self, Entry, is_within};
 use std::ops::Range;
 
 /// The text of a file without the entries that were removed.
@@ -16,16 +17,15 @@ pub(crate) struct RemainingText<'a> {
 
 impl<'a> RemainingText<'a> {
     pub(crate) fn new(original: &'a str) -> Self {
-        let chars: Vec<char> = original.chars().collect();
-        let ends = chars
-            .iter()
-            .enumerate()
-            .filter(|(_, c)| **c == '\n')
-            .map(|(index, _)| index + 1);
-        let lines = std::iter::once(0).chain(ends).collect();
+        let mut lines = vec![0];
+        for (index, c) in original.chars().enumerate() {
+            if c == '\n' {
+                lines.push(index + 1);
+            }
+        }
         Self {
             original,
-            chars,
+            chars: original.chars().collect(),
             lines,
             removed: Vec::new(),
         }
@@ -40,18 +40,16 @@ impl<'a> RemainingText<'a> {
     }
 
     /// Whether a part of the entry was removed.
-    pub(crate) fn is_damaged(&self, entries: &[Entry], entry: usize) -> bool {
+    pub(crate) fn is_damaged(&self, entries: &[Entry], entry: &Entry) -> bool {
         let range = self.range(entries, entry);
-        self.removed
-            .iter()
-            .any(|(_, removed)| range.contains(&removed.start))
+        let mut removed = self.removed.iter();
+        removed.any(|(_, removed)| range.contains(&removed.start))
     }
 
     /// Whether a part of the list item that contains the entry was removed.
-    pub(crate) fn is_item_damaged(&self, entries: &[Entry], entry: usize) -> bool {
-        let parent = |index: &usize| entries.get(*index).and_then(|entry| entry.parent);
-        let is_item = |index: &usize| entries.get(*index).is_some_and(|entry| entry.is_item);
-        let item = std::iter::successors(Some(entry), parent).find(is_item);
+    pub(crate) fn is_item_damaged(&self, entries: &[Entry], entry: &Entry) -> bool {
+        let mut above = std::iter::successors(Some(entry), |entry| entry.parent_in(entries));
+        let item = above.find(|entry| entry.is_item);
         item.is_some_and(|item| self.is_damaged(entries, item))
     }
 
@@ -59,67 +57,44 @@ impl<'a> RemainingText<'a> {
     pub(crate) fn is_removed(&self, entries: &[Entry], path: &str) -> bool {
         let is_there = entries.iter().any(|entry| entry.path == path);
         self.removed.iter().any(|(removed, _)| {
-            let is_above = path == removed
-                || path
-                    .strip_prefix(removed.as_str())
-                    .is_some_and(|rest| rest.starts_with('.'));
-            let below = removed
-                .strip_prefix(path)
-                .and_then(|rest| rest.strip_prefix('.'));
-            is_above && !is_there || below.is_some_and(|key| !key.contains('.'))
+            !is_there && is_within(path, removed) || section_of(removed) == path
         })
     }
 
     /// Replaces an invalid name of a list item by a valid one. Without the required name, the item's other keys
     /// could not be checked. Returns whether the entry is a name.
-    pub(crate) fn rename(&mut self, entries: &[Entry], entry: usize) -> bool {
-        let Some(Entry { path, value, .. }) = entries.get(entry) else {
-            return false;
-        };
+    pub(crate) fn rename(&mut self, entry: &Entry) -> bool {
+        let Entry { path, value, .. } = entry;
         let start = self.index(*value);
         let range = start..start + value.len;
-        let Some(name) = self
-            .chars
-            .get_mut(range.clone())
-            .filter(|name| !name.is_empty() && !name.contains(&'\n'))
-        else {
-            return false;
-        };
-        // The letter depends on the line, so that new names on different lines differ.
-        let letter = u32::try_from(value.line % 26)
-            .ok()
-            .and_then(|line| char::from_u32(u32::from('a') + line));
-        if path.rsplit('.').next() != Some("name") || letter.is_none() {
+        let name = self.chars.get_mut(range.clone()).unwrap_or_default();
+        if last_key(path) != "name" || name.is_empty() || name.contains(&'\n') {
             return false;
         }
-        name.fill(letter.unwrap_or('a'));
+        // The letter depends on the line, so that new names on different lines differ.
+        let letter = b'a' + (value.line % 26) as u8;
+        name.fill(letter.into());
         self.removed.push((path.clone(), range));
         true
     }
 
     /// Removes an entry, and then enclosing entries until the remaining text is valid YAML. Returns whether it
     /// is.
-    pub(crate) fn remove(&mut self, entries: &[Entry], entry: usize) -> bool {
+    pub(crate) fn remove(&mut self, entries: &[Entry], entry: &Entry) -> bool {
         let mut next = Some(entry);
-        while let Some(index) = next {
-            let Some(Entry { path, parent, .. }) = entries.get(index) else {
-                return false;
-            };
-            let range = self.range(entries, index);
-            let siblings = entries
-                .iter()
-                .filter(|other| other.parent == *parent)
-                .count();
-            let is_flow = self.is_flow(entries, index);
-            self.clear(&range);
-            if siblings == 1 && !is_flow {
-                self.write_empty(entries, index, range.start);
+        while let Some(entry) = next {
+            let range = self.range(entries, entry);
+            let siblings = entries.iter().filter(|other| other.parent == entry.parent);
+            let is_last = siblings.count() == 1 && !self.is_flow(entries, entry);
+            clear(&mut self.chars, &range);
+            if is_last {
+                self.write_empty(entries, entry, range.start);
             }
-            self.removed.push((path.clone(), range));
+            self.removed.push((entry.path.clone(), range));
             if yaml::entries(&self.text()).is_ok() {
                 return true;
             }
-            next = *parent;
+            next = entry.parent_in(entries);
         }
         false
     }
@@ -146,105 +121,73 @@ impl<'a> RemainingText<'a> {
                 .map_or(usize::MAX, |line| line.max(1) - 1)
         };
         // If several candidates move the first error equally far, the shortest of them comes first.
-        let found = candidates.iter().map(error_after).enumerate().rev();
-        let Some((index, error)) = found.max_by_key(|(_, line)| *line) else {
+        let Some(lines) = candidates.into_iter().rev().max_by_key(error_after) else {
             return false;
         };
-        let Some(lines) = candidates.get(index) else {
-            return false;
-        };
-        if error < lines.end {
+        if error_after(&lines) < lines.end {
             return false;
         }
         let key: String = self.line(self.section(lines.start).start).collect();
         let key = key.split(':').next().unwrap_or_default().to_owned();
-        let range = self.chars_of(lines);
-        self.clear(&range);
+        let range = self.chars_of(&lines);
+        clear(&mut self.chars, &range);
         self.removed.push((key, range));
         true
     }
 
-    fn clear(&mut self, range: &Range<usize>) {
-        clear(&mut self.chars, range);
-    }
-
     /// Writes `{}` or `[]` at `start`, in place of the only entry of a mapping or list.
-    fn write_empty(&mut self, entries: &[Entry], entry: usize, start: usize) {
-        let Some(Entry {
-            parent: Some(parent),
-            is_item,
-            ..
-        }) = entries.get(entry)
-        else {
+    fn write_empty(&mut self, entries: &[Entry], entry: &Entry, start: usize) {
+        let Some(parent) = entry.parent_in(entries) else {
             return;
         };
-        let is_root = entries
-            .get(*parent)
-            .is_some_and(|parent| parent.parent.is_none());
-        if is_root && !is_item {
+        if parent.parent.is_none() && !entry.is_item {
             return;
         }
         // `[]` must have more indentation than the key of the list, which a block list does not need.
-        let (empty, start) = if *is_item {
-            (['[', ']'], start + 1)
+        let start = start + usize::from(entry.is_item);
+        let empty = if entry.is_item {
+            ['[', ']']
         } else {
-            (['{', '}'], start)
+            ['{', '}']
         };
-        if let Some([first, second]) = self.chars.get_mut(start..start + 2)
-            && *second != '\n'
+        if let Some(place) = self.chars.get_mut(start..start + 2)
+            && place[1] != '\n'
         {
-            [*first, *second] = empty;
+            place.copy_from_slice(&empty);
         }
     }
 
     /// The indexes of the characters of an entry, including its key and its value.
-    pub(crate) fn range(&self, entries: &[Entry], entry: usize) -> Range<usize> {
-        let Some(Entry {
-            start,
-            parent,
-            is_item,
-            ..
-        }) = entries.get(entry)
-        else {
-            return 0..0;
-        };
-        if parent.is_none() {
+    pub(crate) fn range(&self, entries: &[Entry], entry: &Entry) -> Range<usize> {
+        if entry.parent.is_none() {
             return 0..self.chars.len();
         }
-        let start_index = self.index(*start);
+        let mut start = self.index(entry.start);
         if self.is_flow(entries, entry) {
-            return start_index..self.flow_end(start_index);
+            return start..self.flow_end(start);
         }
-        if *is_item {
-            let before = self.chars.get(..start_index).unwrap_or_default();
-            let dash = before
-                .iter()
-                .rposition(|c| *c == '-')
-                .unwrap_or(start_index);
-            let (line, column) = self.line_and_column(dash);
-            return dash..self.chars_of(&self.block(line, column, true)).end;
+        if entry.is_item {
+            let before = self.chars.get(..start).unwrap_or_default();
+            let dash = before.iter().rposition(|c| *c == '-');
+            start = dash.unwrap_or(start);
         }
-        let (line, column) = self.line_and_column(start_index);
-        start_index..self.chars_of(&self.block(line, column, false)).end
+        let (line, column) = self.line_and_column(start);
+        let block = self.block(line, column, entry.is_item);
+        start..self.chars_of(&block).end
     }
 
     /// Whether an entry is in flow notation: between the brackets of a mapping (`{}`) or a list (`[]`).
-    pub(crate) fn is_flow(&self, entries: &[Entry], entry: usize) -> bool {
-        let Some(Entry {
-            parent: Some(parent),
-            is_item,
-            ..
-        }) = entries.get(entry)
-        else {
+    pub(crate) fn is_flow(&self, entries: &[Entry], entry: &Entry) -> bool {
+        let Some(parent) = entry.parent_in(entries) else {
             return false;
         };
-        let value = entries.get(*parent).map(|parent| self.index(parent.value));
+        let bracket = if entry.is_item { '[' } else { '{' };
         // A list without brackets has the position of its first item, so the character there is no bracket.
-        value.and_then(|index| self.chars.get(index)) == Some(if *is_item { &'[' } else { &'{' })
+        self.chars.get(self.index(parent.value)) == Some(&bracket)
     }
 
     /// The index after an entry in flow notation and the comma after it.
-    pub(crate) fn flow_end(&self, start: usize) -> usize {
+    fn flow_end(&self, start: usize) -> usize {
         let mut depth = 0_usize;
         let mut quote = None;
         let mut previous = ' ';
@@ -295,11 +238,9 @@ impl<'a> RemainingText<'a> {
 
     /// The number of spaces before the first character of a line. `None`: the line is empty or a comment.
     fn indentation(&self, line: usize) -> Option<usize> {
-        let first = self
-            .line(line)
-            .enumerate()
-            .find(|(_, c)| !c.is_whitespace());
-        first.filter(|(_, c)| *c != '#').map(|(index, _)| index)
+        let index = self.line(line).position(|c| !c.is_whitespace())?;
+        let is_comment = self.line(line).nth(index) == Some('#');
+        (!is_comment).then_some(index)
     }
 
     fn chars_of(&self, lines: &Range<usize>) -> Range<usize> {
@@ -322,9 +263,9 @@ impl<'a> RemainingText<'a> {
 }
 
 fn clear(chars: &mut [char], range: &Range<usize>) {
-    let removed = chars.get_mut(range.clone()).unwrap_or_default();
-    removed
-        .iter_mut()
-        .filter(|c| **c != '\n')
-        .for_each(|c| *c = ' ');
+    for c in chars.get_mut(range.clone()).unwrap_or_default() {
+        if *c != '\n' {
+            *c = ' ';
+        }
+    }
 }

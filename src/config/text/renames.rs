@@ -76,18 +76,12 @@ pub(crate) fn section_of(path: &str) -> &str {
 
 /// The path of an entry with `[]` in place of each index.
 pub(crate) fn without_indexes(path: &str) -> String {
-    let mut general = String::new();
-    for key in path.split('.') {
-        if key.bytes().all(|byte| byte.is_ascii_digit()) {
-            general.push_str("[]");
-            continue;
-        }
-        if !general.is_empty() {
-            general.push('.');
-        }
-        general.push_str(key);
-    }
-    general
+    let keys = path.split('.').map(|key| match key.parse::<usize>() {
+        Ok(_) => "[]",
+        Err(_) => key,
+    });
+    let keys: Vec<&str> = keys.collect();
+    keys.join(".").replace(".[]", "[]")
 }
 
 /// If the unknown key of an error is one of an earlier version, adds its replacement to the error.
@@ -100,8 +94,7 @@ pub(crate) fn explain(error: ConfigError, text: &str) -> ConfigError {
         return error;
     }
     let entries = yaml::entries(text).unwrap_or_default();
-    let entry = yaml::entry_at(&entries, position, error.kind());
-    let Some(entry) = entry.and_then(|index| entries.get(index)) else {
+    let Some(entry) = yaml::entry_at(&entries, position, error.kind()) else {
         return error;
     };
     match Renames::shipped().help(&without_indexes(&entry.path)) {

@@ -33,6 +33,13 @@ pub(crate) struct Entry {
     pub(crate) is_item: bool,
 }
 
+impl Entry {
+    /// The entry that contains this entry. `None`: this entry is the document.
+    pub(crate) fn parent_in<'e>(&self, entries: &'e [Self]) -> Option<&'e Self> {
+        entries.get(self.parent?)
+    }
+}
+
 /// Returns all entries of a YAML document. Each entry comes after the entry that contains it. A key may occur
 /// twice. The error is the number of the first line that is not valid YAML, from 1.
 pub(crate) fn entries(text: &str) -> Result<Vec<Entry>, usize> {
@@ -57,7 +64,7 @@ fn line_of(error: &Error) -> usize {
 
 fn read_entries(text: &str, options: Options) -> Result<Vec<Entry>, Error> {
     let tree: Spanned<YamlNode> = serde_saphyr::from_str_with_options(text, options)?;
-    let start = tree.referenced.into();
+    let start = Position::from(tree.referenced);
     let root = Entry {
         path: String::new(),
         start,
@@ -66,12 +73,12 @@ fn read_entries(text: &str, options: Options) -> Result<Vec<Entry>, Error> {
         is_item: false,
     };
     let mut entries = Vec::new();
-    push_entries(&mut entries, root, &tree);
+    push_entries(&mut entries, root, &tree.value);
     Ok(entries)
 }
 
 /// The path of the value of `key` below the value at `path`.
-pub(in crate::config) fn child_path(path: &str, key: &str) -> String {
+pub(crate) fn child_path(path: &str, key: &str) -> String {
     if path.is_empty() {
         key.to_owned()
     } else {
@@ -79,42 +86,40 @@ pub(in crate::config) fn child_path(path: &str, key: &str) -> String {
     }
 }
 
-fn push_entries(entries: &mut Vec<Entry>, entry: Entry, tree: &Spanned<YamlNode>) {
+/// Whether a value is at `parent` or below it.
+pub(crate) fn is_within(path: &str, parent: &str) -> bool {
+    let below = path.strip_prefix(parent);
+    below.is_some_and(|below| below.is_empty() || below.starts_with('.'))
+}
+
+fn push_entries(entries: &mut Vec<Entry>, entry: Entry, node: &YamlNode) {
+    let path = entry.path.clone();
     let parent = Some(entries.len());
-    let child = |key: &str, start: Location, value: &Spanned<YamlNode>, is_item: bool| Entry {
-        path: child_path(&entry.path, key),
-        start: start.into(),
-        value: value.referenced.into(),
-        parent,
-        is_item,
-    };
-    let children: Vec<(Entry, &Spanned<YamlNode>)> = match &tree.value {
-        YamlNode::Leaf => Vec::new(),
-        YamlNode::Sequence(items) => {
-            let items = items.iter().enumerate();
-            items
-                .map(|(index, item)| (child(&index.to_string(), item.referenced, item, true), item))
-                .collect()
-        }
-        YamlNode::Mapping(fields) => fields
-            .iter()
-            .map(|(key, value)| (child(&key.value, key.referenced, value, false), value))
-            .collect(),
-    };
     entries.push(entry);
-    for (child, tree) in children {
-        push_entries(entries, child, tree);
+    for (index, YamlChild { key, value }) in node.0.iter().enumerate() {
+        let index = index.to_string();
+        let name = key.as_ref().map_or(&index, |key| &key.value);
+        let start = key.as_ref().map_or(value.referenced, |key| key.referenced);
+        let child = Entry {
+            path: child_path(&path, name),
+            start: start.into(),
+            value: value.referenced.into(),
+            parent,
+            is_item: key.is_none(),
+        };
+        push_entries(entries, child, &value.value);
     }
 }
 
 /// The entry to which an error at a position belongs: the entry whose key or value begins there or, without
 /// one, the last entry before the position. `None`: the error is about the document.
-pub(crate) fn entry_at(entries: &[Entry], position: Position, kind: ProblemKind) -> Option<usize> {
-    let at = |of: Position| (of.line, of.column) == (position.line, position.column);
-    let of_value = entries.iter().rposition(|entry| at(entry.value));
-    let of_key = entries.iter().rposition(|entry| at(entry.start));
+pub(crate) fn entry_at(entries: &[Entry], position: Position, kind: ProblemKind) -> Option<&Entry> {
+    let place = (position.line, position.column);
+    let at = |of: Position| (of.line, of.column) == place;
+    let of_value = entries.iter().rfind(|entry| at(entry.value));
+    let of_key = entries.iter().rfind(|entry| at(entry.start));
     // For a missing required key, the parser's error has the position of another key of the mapping.
-    let of_mapping = of_key.and_then(|key| entries.get(key)?.parent);
+    let of_mapping = of_key.and_then(|entry| entry.parent_in(entries));
     // In block notation, a mapping and its first key begin at the same position. So the kind of problem decides
     // to which of them the error belongs.
     let found = match kind {
@@ -122,10 +127,9 @@ pub(crate) fn entry_at(entries: &[Entry], position: Position, kind: ProblemKind)
         ProblemKind::MissingKey => of_value.or(of_mapping),
         ProblemKind::UnreadableFile | ProblemKind::Other => of_value.or(of_key),
     };
-    let is_before =
-        |entry: &Entry| (entry.start.line, entry.start.column) <= (position.line, position.column);
-    let found = found.or_else(|| entries.iter().rposition(is_before));
-    found.filter(|index| *index > 0)
+    let is_before = |entry: &&Entry| (entry.start.line, entry.start.column) <= place;
+    let found = found.or_else(|| entries.iter().rfind(is_before));
+    found.filter(|entry| entry.parent.is_some())
 }
 
 /// Parses one document. `file` is only for error messages.
@@ -170,7 +174,7 @@ pub(crate) fn parse_json<T: for<'de> Deserialize<'de>>(
     let mut options = parser_options(MAX_NODES);
     options.budget = None;
     serde_saphyr::from_str_with_options(&value.to_string(), options)
-        .map_err(|error: Error| describe_parse_error(&error).problem)
+        .map_err(|error: Error| describe_parse_error(&error).problem().to_owned())
 }
 
 /// Renders a value as YAML.
@@ -209,15 +213,10 @@ impl Outline {
     /// of these values.
     pub(crate) fn position(&self, path: &str) -> Option<Position> {
         let mut path = path;
-        loop {
-            if let Some(position) = self.0.get(path) {
-                return Some(*position);
-            }
-            path = path
-                .rsplit_once('.')
-                .map(|(parent, _)| parent)
-                .filter(|path| !path.is_empty())?;
+        while !self.contains(path) {
+            (path, _) = path.rsplit_once('.')?;
         }
+        self.0.get(path).copied()
     }
 
     /// Whether the file contains a value at this path.
@@ -226,11 +225,14 @@ impl Outline {
     }
 }
 
-/// A YAML value without its scalars: the structure, with a position at each node.
-enum YamlNode {
-    Leaf,
-    Sequence(Vec<Spanned<YamlNode>>),
-    Mapping(Vec<(Spanned<String>, Spanned<YamlNode>)>),
+/// A YAML value without its scalars: the entries of a mapping or the items of a list, with their positions. A
+/// scalar has none.
+struct YamlNode(Vec<YamlChild>);
+
+struct YamlChild {
+    /// The key. `None`: this is an item of a list.
+    key: Option<Spanned<String>>,
+    value: Spanned<YamlNode>,
 }
 
 struct YamlNodeVisitor;
@@ -248,26 +250,27 @@ impl<'de> Visitor<'de> for YamlNodeVisitor {
         f.write_str("YAML")
     }
 
-    visit_scalars!(Ok(YamlNode::Leaf));
+    visit_scalars!(Ok(YamlNode(Vec::new())));
 
     fn visit_unit<E>(self) -> Result<YamlNode, E> {
-        Ok(YamlNode::Leaf)
+        Ok(YamlNode(Vec::new()))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<YamlNode, A::Error> {
-        let mut sequence = Vec::new();
-        while let Some(item) = items.next_element()? {
-            sequence.push(item);
+        let mut children = Vec::new();
+        while let Some(value) = items.next_element()? {
+            children.push(YamlChild { key: None, value });
         }
-        Ok(YamlNode::Sequence(sequence))
+        Ok(YamlNode(children))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<YamlNode, A::Error> {
-        let mut mapping = Vec::new();
-        while let Some(entry) = entries.next_entry()? {
-            mapping.push(entry);
+        let mut children = Vec::new();
+        while let Some((key, value)) = entries.next_entry()? {
+            let key = Some(key);
+            children.push(YamlChild { key, value });
         }
-        Ok(YamlNode::Mapping(mapping))
+        Ok(YamlNode(children))
     }
 }
 
@@ -290,36 +293,34 @@ impl From<Location> for Position {
 
 fn to_config_error(error: &Error, text: &str, file: &Path) -> ConfigError {
     let location = error.location().filter(|location| location.line() > 0);
-    let ParseProblem {
-        kind,
-        problem,
-        help,
-    } = describe_parse_error(error);
+    let mut described = describe_parse_error(error);
+    let Some(location) = location else {
+        return described.in_file(file);
+    };
     let redaction = match error {
-        _ if SecretMistake::from_text(&problem).is_some() => ExcerptRedaction::AtPosition,
+        _ if SecretMistake::from_text(described.problem()).is_some() => {
+            ExcerptRedaction::AtPosition
+        }
         Error::SerdeUnknownField { .. } => ExcerptRedaction::ValueAfterKey,
         _ => ExcerptRedaction::Nothing,
     };
-    let is_url = || location.is_some_and(|location| is_url_at(location, text));
-    let help = match error.without_snippet() {
+    let needs_keys = matches!(
+        error.without_snippet(),
         Error::Unexpected {
-            expected: MAPPING, ..
-        } if is_url() => Some(URL_HELP),
-        _ => help.as_deref(),
-    };
-    let config_error = ConfigError::of_kind(kind, &problem).with_help(help);
-    match location {
-        Some(location) => config_error.at(file, location.into(), text, redaction),
-        None => config_error.in_file(file),
+            expected: MAPPING,
+            ..
+        }
+    );
+    if needs_keys && is_url_at(location, text) {
+        described = described.with_help(Some(URL_HELP));
     }
+    described.at_redacted(file, location.into(), text, redaction)
 }
 
 /// Whether a URL begins at this position.
 fn is_url_at(location: Location, text: &str) -> bool {
-    let line = text
-        .lines()
-        .nth(location.line() as usize - 1)
-        .unwrap_or_default();
+    let mut lines = text.lines();
+    let line = lines.nth(location.line() as usize - 1).unwrap_or_default();
     let value: String = line
         .chars()
         .skip((location.column() as usize).saturating_sub(1))
@@ -328,69 +329,36 @@ fn is_url_at(location: Location, text: &str) -> bool {
     value.starts_with("http://") || value.starts_with("https://")
 }
 
-/// The meaning of a parser error for operators.
-struct ParseProblem {
-    kind: ProblemKind,
-    /// The problem, as text for operators.
-    problem: String,
-    /// How to fix the problem. `None`: unknown.
-    help: Option<String>,
-}
-
-impl ParseProblem {
-    fn other(problem: impl Into<String>) -> Self {
-        Self::of_kind(ProblemKind::Other, problem)
-    }
-
-    fn of_kind(kind: ProblemKind, problem: impl Into<String>) -> Self {
-        Self {
-            kind,
-            problem: problem.into(),
-            help: None,
-        }
-    }
-
-    fn with_help(self, help: impl Into<String>) -> Self {
-        Self {
-            help: Some(help.into()),
-            ..self
-        }
-    }
-}
-
-fn describe_parse_error(error: &Error) -> ParseProblem {
+/// The meaning of a parser error for operators, without its location.
+fn describe_parse_error(error: &Error) -> ConfigError {
     match error {
         Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => {
             describe_parse_error(error)
         }
-        Error::Message { msg, .. } => ParseProblem::other(msg),
+        Error::Message { msg, .. } => ConfigError::new(msg),
         Error::SerdeUnknownField {
             field, expected, ..
         } => {
             let problem = format!("unknown key `{field}`");
-            ParseProblem::of_kind(ProblemKind::UnknownKey, problem)
-                .with_help(suggest_name(field, expected))
+            ConfigError::of_kind(ProblemKind::UnknownKey, &problem)
+                .with_help(Some(&suggest_name(field, expected)))
         }
         Error::SerdeUnknownVariant {
             variant, expected, ..
-        } => {
-            let problem = format!("unknown value `{variant}`");
-            ParseProblem::other(problem).with_help(suggest_name(variant, expected))
-        }
+        } => ConfigError::new(&format!("unknown value `{variant}`"))
+            .with_help(Some(&suggest_name(variant, expected))),
         Error::SerdeMissingField { field, .. } => {
             let problem = format!("the key `{field}` is missing");
-            ParseProblem::of_kind(ProblemKind::MissingKey, problem)
+            ConfigError::of_kind(ProblemKind::MissingKey, &problem)
         }
         Error::DuplicateMappingKey { key, .. } => {
-            let problem = format!(
-                "duplicate key `{}`: remove one",
-                key.as_deref().unwrap_or("?")
-            );
-            ParseProblem::of_kind(ProblemKind::DuplicateKey, problem)
+            let key = key.as_deref().unwrap_or("?");
+            let problem = format!("duplicate key `{key}`: remove one");
+            ConfigError::of_kind(ProblemKind::DuplicateKey, &problem)
         }
-        Error::MultipleDocuments { .. } => ParseProblem::other("a second document begins here")
-            .with_help("a configuration is one document; remove the `---`"),
-        other => ParseProblem::other(describe_yaml_error(other)),
+        Error::MultipleDocuments { .. } => ConfigError::new("a second document begins here")
+            .with_help(Some("a configuration is one document; remove the `---`")),
+        other => ConfigError::new(&describe_yaml_error(other)),
     }
 }
 

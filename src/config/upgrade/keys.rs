@@ -86,7 +86,7 @@ impl<'a> KeyRewriter<'a> {
     pub(super) fn rewrite(mut self) -> Self {
         self.actions = self.actions();
         for (index, entry) in self.entries.iter().enumerate() {
-            let action = self.action_of(index);
+            let action = self.actions[index];
             if let Action::Remove(help) = action {
                 self.note_help(entry, help);
             }
@@ -99,15 +99,15 @@ impl<'a> KeyRewriter<'a> {
                 Action::Replace(text) => self.replace(entry, text),
                 Action::Join(sibling) => {
                     self.join(entry, sibling);
-                    self.remove(index, "joined");
+                    self.remove(index, entry, "joined");
                 }
-                Action::Move(to) => self.remove(index, &format!("moved to `{to}`")),
-                Action::Remove(help) => self.remove(index, help),
+                Action::Move(to) => self.remove(index, entry, &format!("moved to `{to}`")),
+                Action::Remove(help) => self.remove(index, entry, help),
             }
         }
         // New text follows the comments of the last line.
         for (index, entry) in self.entries.iter().enumerate() {
-            if let Action::Move(to) = self.action_of(index) {
+            if let Action::Move(to) = self.actions[index] {
                 self.append(entry, to);
             }
         }
@@ -119,15 +119,10 @@ impl<'a> KeyRewriter<'a> {
         let entries = self.entries.iter();
         let mut actions: Vec<Action<'a>> = entries.map(|entry| self.action(entry)).collect();
         for index in (1..self.entries.len()).rev() {
-            let children = self.children(index);
-            let mut actions_of_children =
-                children.filter_map(|child| actions.get(child)).peekable();
-            let has_children = actions_of_children.peek().is_some();
-            let is_empty = has_children && actions_of_children.all(Action::removes);
-            if let Some(action) = actions.get_mut(index).filter(|action| !action.removes())
-                && is_empty
-            {
-                *action = Action::Remove("no key of it is left");
+            let has_children = self.children(index).next().is_some();
+            let is_empty = self.children(index).all(|child| actions[child].removes());
+            if has_children && is_empty && !actions[index].removes() {
+                actions[index] = Action::Remove("no key of it is left");
             }
         }
         actions
@@ -161,25 +156,20 @@ impl<'a> KeyRewriter<'a> {
         Action::Move(to)
     }
 
-    fn action_of(&self, index: usize) -> Action<'a> {
-        self.actions.get(index).copied().unwrap_or(Action::Keep)
-    }
-
     /// Whether an entry, or one that contains it, is removed from its place.
     fn is_gone(&self, index: usize) -> bool {
-        let parent = |index: &usize| self.entries.get(*index).and_then(|entry| entry.parent);
-        std::iter::successors(Some(index), parent).any(|above| self.action_of(above).removes())
+        let parent = |index: &usize| self.entries[*index].parent;
+        std::iter::successors(Some(index), parent).any(|above| self.actions[above].removes())
     }
 
     /// The rename of an entry. `None`: its key is unchanged.
     fn renamed_key(&self, entry: &Entry) -> Option<&'a RenamedKey> {
-        let path = without_indexes(&entry.path);
-        let path = path.strip_prefix(CHART_SECTION).unwrap_or(&path);
         if entry.is_item {
-            None
-        } else {
-            self.renames.key(path)
+            return None;
         }
+        let path = without_indexes(&entry.path);
+        self.renames
+            .key(path.strip_prefix(CHART_SECTION).unwrap_or(&path))
     }
 
     fn children(&self, index: usize) -> impl Iterator<Item = usize> {
@@ -270,13 +260,13 @@ impl<'a> KeyRewriter<'a> {
     }
 
     /// Turns an entry into a comment. In flow notation, which has no comments, the entry is deleted.
-    fn remove(&mut self, index: usize, reason: &str) {
-        let range = self.text.range(self.entries, index);
-        let (first, column) = self.text.line_and_column(range.start);
-        if self.text.is_flow(self.entries, index) {
-            self.delete(index, range);
+    fn remove(&mut self, index: usize, entry: &Entry, reason: &str) {
+        let range = self.text.range(self.entries, entry);
+        if self.text.is_flow(self.entries, entry) {
+            self.delete(index, entry, range);
             return;
         }
+        let (first, column) = self.text.line_and_column(range.start);
         let (last, end) = self.text.line_and_column(range.end);
         let last = last + usize::from(end > 0);
         for number in first..last.min(self.lines.len()) {
@@ -293,17 +283,15 @@ impl<'a> KeyRewriter<'a> {
     }
 
     /// Deletes an entry in flow notation with one adjacent comma.
-    fn delete(&mut self, index: usize, range: Range<usize>) {
+    fn delete(&mut self, index: usize, entry: &Entry, range: Range<usize>) {
         let (line, mut start) = self.text.line_and_column(range.start);
         let (last_line, mut end) = self.text.line_and_column(range.end);
         if line != last_line {
-            if let Some(entry) = self.entries.get(index) {
-                self.note(entry, "remove it by hand");
-            }
+            self.note(entry, "remove it by hand");
             return;
         }
         let is_gap = |column: usize| matches!(self.line(line).get(column), Some(' ' | ','));
-        if self.is_followed(index) {
+        if self.is_followed(index, entry) {
             while self.line(line).get(end) == Some(&' ') {
                 end += 1;
             }
@@ -319,9 +307,11 @@ impl<'a> KeyRewriter<'a> {
     }
 
     /// Whether a later entry of the same mapping or list stays.
-    fn is_followed(&self, index: usize) -> bool {
-        let parent = self.entries.get(index).and_then(|entry| entry.parent);
-        let mut siblings = parent.into_iter().flat_map(|parent| self.children(parent));
-        siblings.any(|other| other > index && !self.action_of(other).removes())
+    fn is_followed(&self, index: usize, entry: &Entry) -> bool {
+        let mut siblings = entry
+            .parent
+            .into_iter()
+            .flat_map(|parent| self.children(parent));
+        siblings.any(|other| other > index && !self.actions[other].removes())
     }
 }

@@ -37,16 +37,13 @@ pub struct EditedLines {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct EditedLine {
     old: String,
-    /// The lines that replace the old line.
-    new: Vec<String>,
+    /// The text that replaces the old line. It may contain line breaks.
+    new: String,
 }
-
-/// A part of the diff: from the index of its first line to the index after its last line.
-type Hunk = Range<usize>;
 
 impl EditedLine {
     fn is_changed(&self) -> bool {
-        !matches!(self.new.as_slice(), [new] if *new == self.old)
+        self.new != self.old
     }
 }
 
@@ -57,7 +54,7 @@ impl EditedLines {
         let lines = old.lines().zip(new.lines());
         let line = |(old, new): (&str, &str)| EditedLine {
             old: old.to_owned(),
-            new: vec![new.to_owned()],
+            new: new.to_owned(),
         };
         Self {
             lines: lines.map(line).collect(),
@@ -74,26 +71,15 @@ impl EditedLines {
             let Some(line) = self.lines.get_mut(edit.line) else {
                 continue;
             };
-            let chars: Vec<char> = line.new.join("\n").chars().collect();
-            let before = chars.iter().take(edit.columns.start);
-            let after = chars.iter().skip(edit.columns.end);
-            let text: String = before
-                .copied()
-                .chain(edit.text.chars())
-                .chain(after.copied())
-                .collect();
-            line.new = text.split('\n').map(str::to_owned).collect();
+            let before = line.new.chars().take(edit.columns.start);
+            let after = line.new.chars().skip(edit.columns.end);
+            line.new = before.chain(edit.text.chars()).chain(after).collect();
         }
     }
 
     /// The new text.
     pub fn text(&self) -> String {
-        let lines: Vec<&str> = self
-            .lines
-            .iter()
-            .flat_map(|line| &line.new)
-            .map(String::as_str)
-            .collect();
+        let lines: Vec<&str> = self.lines.iter().map(|line| &*line.new).collect();
         let end = if self.is_ended { "\n" } else { "" };
         lines.join("\n") + end
     }
@@ -103,9 +89,9 @@ impl EditedLines {
         self.lines.iter().any(EditedLine::is_changed)
     }
 
-    /// The changed lines with their context. Neighbouring changes share a part of the diff.
-    fn hunks(&self) -> Vec<Hunk> {
-        let mut hunks: Vec<Hunk> = Vec::new();
+    /// The parts of the diff: the indexes of changed lines with their context. Neighbouring changes share a part.
+    fn hunks(&self) -> Vec<Range<usize>> {
+        let mut hunks: Vec<Range<usize>> = Vec::new();
         for (index, line) in self.lines.iter().enumerate() {
             if !line.is_changed() {
                 continue;
@@ -137,7 +123,8 @@ impl EditedLines {
         for hunk in self.hunks() {
             let new_lines = |lines: Range<usize>| -> usize {
                 let lines = self.lines.get(lines).unwrap_or_default();
-                lines.iter().map(|line| line.new.len()).sum()
+                let breaks = lines.iter().map(|line| line.new.matches('\n').count());
+                lines.len() + breaks.sum::<usize>()
             };
             new_start += new_lines(seen..hunk.start);
             let added = new_lines(hunk.clone());
@@ -155,7 +142,7 @@ impl EditedLines {
                     continue;
                 }
                 writeln!(diff, "-{}", line.old)?;
-                for new in &line.new {
+                for new in line.new.split('\n') {
                     writeln!(diff, "+{new}")?;
                 }
             }

@@ -7,7 +7,6 @@ mod queries;
 
 use super::text::error::{ConfigError, Position};
 use super::text::file;
-use super::text::redaction::ExcerptRedaction;
 use super::text::renames::Renames;
 use super::text::yaml::{self, Entry};
 use keys::KeyRewriter;
@@ -59,9 +58,8 @@ pub fn upgrade_file(file: &Path) -> Result<UpgradedFile, ConfigError> {
             column: 1,
             len: 1,
         };
-        let error = ConfigError::new("neither YAML nor JSON, or too large");
-        error
-            .at(file, position, &text, ExcerptRedaction::Nothing)
+        ConfigError::new("neither YAML nor JSON, or too large")
+            .at(file, position, &text)
             .without_excerpt()
     })
 }

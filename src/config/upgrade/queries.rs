@@ -31,10 +31,6 @@ pub(super) struct QueryRewriter<'a> {
     pub(super) notes: Vec<UpgradeNote>,
 }
 
-fn group<'a>(captures: &Captures<'a>, index: usize) -> &'a str {
-    captures.get(index).map_or("", |found| found.as_str())
-}
-
 /// The name of a histogram from the name of one of its series.
 fn base_name(series: &str) -> &str {
     let ends = ["_bucket", "_sum", "_count"];
@@ -79,7 +75,7 @@ impl<'a> QueryRewriter<'a> {
         let mut problems = Vec::new();
         let metrics = self.metric.replace_all(part, |found: &Captures<'_>| {
             let whole = found.get(0).map_or(0..0, |whole| whole.range());
-            match self.renamed(group(found, 1), group(found, 2)) {
+            match self.renamed(&found[1], &found[2]) {
                 Ok(Some(renamed)) => {
                     let renames = renamed.row.labels.iter();
                     labels.extend(renames.map(|(from, to)| (from.as_str(), to.as_str())));
@@ -94,10 +90,10 @@ impl<'a> QueryRewriter<'a> {
             part.get(whole).unwrap_or_default().to_owned()
         });
         let name = |word: &Captures<'_>| {
-            let word = group(word, 0);
+            let word = &word[0];
             labels.get(word).copied().unwrap_or(word).to_owned()
         };
-        let list = |found: &Captures<'_>| self.word.replace_all(group(found, 0), name).into_owned();
+        let list = |found: &Captures<'_>| self.word.replace_all(&found[0], name).into_owned();
         let rewritten = self.labels.replace_all(&metrics, list).into_owned();
         self.notes.extend(problems);
         rewritten
@@ -109,9 +105,8 @@ impl<'a> QueryRewriter<'a> {
         let is_it = |row: &&RenamedMetric| row.from == series || row.from == name;
         let rows: Vec<&RenamedMetric> = self.renames.metrics.iter().filter(is_it).collect();
         let has = |label: &String, value: &String| {
-            let is_it = |found: Captures<'_>| {
-                group(&found, 1) == label && group(&found, 2) == "=" && group(&found, 4) == value
-            };
+            let is_it =
+                |found: Captures<'_>| &found[1] == label && &found[2] == "=" && &found[4] == value;
             self.matcher.captures_iter(selector).any(is_it)
         };
         let selected =
@@ -136,7 +131,7 @@ impl<'a> QueryRewriter<'a> {
 
     fn renamed_selector(&self, selector: &str, row: &RenamedMetric) -> String {
         let matcher = |found: &Captures<'_>| {
-            let label = group(found, 1);
+            let label = &found[1];
             if row.when.contains_key(label) {
                 return String::new();
             }
@@ -147,17 +142,10 @@ impl<'a> QueryRewriter<'a> {
                     .map_or(old, String::as_str)
                     .to_owned()
             };
-            let value: Vec<String> = group(found, 4).split('|').map(new).collect();
+            let value: Vec<String> = found[4].split('|').map(new).collect();
             let label = row.labels.get(label).map_or(label, String::as_str);
             let value = value.join("|");
-            [
-                label,
-                group(found, 2),
-                group(found, 3),
-                &value,
-                group(found, 5),
-            ]
-            .concat()
+            [label, &found[2], &found[3], &value, &found[5]].concat()
         };
         let renamed = self.matcher.replace_all(selector, matcher);
         let renamed = if row.when.is_empty() {
@@ -176,7 +164,7 @@ impl<'a> QueryRewriter<'a> {
     pub(super) fn metrics(&self, text: &str) -> Vec<QueriedMetric> {
         let metric = |found: Captures<'_>| QueriedMetric {
             line: line_of(text, found.get(0).map_or(0, |whole| whole.start())),
-            name: base_name(group(&found, 1)).to_owned(),
+            name: base_name(&found[1]).to_owned(),
         };
         self.metric.captures_iter(text).map(metric).collect()
     }

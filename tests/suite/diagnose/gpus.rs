@@ -6,8 +6,6 @@ use tokenweir_diagnose::GpuCondition;
 use tokenweir_diagnose::{Diagnosis, DiagnosisSample, EVERY};
 use tokenweir_engine::dialect::EngineLoad;
 
-const GIB: f64 = 1_073_741_824.0;
-
 /// Returns the diagnosis of one busy backend after `time`. `gpus` returns the state of its GPUs at a time since
 /// the start.
 fn after(time: Duration, gpus: impl Fn(Duration) -> Option<GpuCondition>) -> Diagnosis {
@@ -58,13 +56,9 @@ fn slow_among_three(gpus: GpuCondition) -> Diagnosis {
 /// Returns the state of GPUs without faults: busy, with constant memory usage.
 fn healthy() -> GpuCondition {
     GpuCondition {
-        count: 2,
         utilization: Some(0.9),
-        memory_used_bytes: Some(140.0 * GIB),
-        memory_bytes: Some(160.0 * GIB),
         max_temperature_celsius: Some(62.0),
         is_throttled: Some(false),
-        last_xid: Some(0.0),
     }
 }
 

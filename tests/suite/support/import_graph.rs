@@ -81,16 +81,37 @@ impl ImportGraph {
         for (position, module) in &self.modules {
             let of_file = imports.entry(module.file.clone()).or_default();
             for path in &module.paths {
-                let declaring = self.declaring_file(position, path, 0);
-                if let Some(file) = declaring.filter(|file| *file != module.file) {
-                    of_file
-                        .entry(file.to_owned())
-                        .or_default()
-                        .insert(path.join("::"));
+                for file in self.declaring_files(position, path) {
+                    if file != module.file {
+                        let reasons = of_file.entry(file.to_owned()).or_default();
+                        reasons.insert(path.join("::"));
+                    }
                 }
             }
         }
         imports
+    }
+
+    /// Returns the files that declare what `module` names by `path`: those of all names of a prelude, or the one
+    /// of an item.
+    fn declaring_files(&self, module: &[String], path: &[String]) -> Vec<&str> {
+        let Some((_, prelude)) = path.split_last().filter(|(last, _)| *last == "*") else {
+            return self.declaring_file(module, path, 0).into_iter().collect();
+        };
+        let mut position = module.to_vec();
+        for name in prelude {
+            match name.as_str() {
+                "crate" => position.clear(),
+                "super" => drop(position.pop()),
+                name => position.push(name.to_owned()),
+            }
+        }
+        // The prelude of another crate is no module of this one.
+        let names = self.modules.get(&position).map(|it| it.aliases.keys());
+        let names = names.into_iter().flatten().map(std::slice::from_ref);
+        names
+            .filter_map(|name| self.declaring_file(&position, name, 0))
+            .collect()
     }
 
     /// Returns the file that declares the item with the path `path`, which `module` uses. `None`: the path
@@ -240,13 +261,18 @@ fn cycles_of(imports: &Imports) -> Vec<Vec<String>> {
 /// the tree.
 fn read_use<'a>(mut tokens: Tokens<'a>, mut path: Vec<String>, module: &mut Module) -> Tokens<'a> {
     loop {
-        assert_ne!(
-            tokens[0],
-            "*",
-            "{} imports all names of {}",
-            module.file,
-            path.join("::")
-        );
+        if tokens[0] == "*" {
+            assert_eq!(
+                path.last().map(String::as_str),
+                Some("prelude"),
+                "{} imports all names of {}",
+                module.file,
+                path.join("::")
+            );
+            path.push("*".to_owned());
+            module.paths.insert(path);
+            return &tokens[1..];
+        }
         match tokens[0].as_str() {
             "::" => tokens = &tokens[1..],
             "{" => {
@@ -415,4 +441,20 @@ fn a_re_export_counts_as_its_source() {
             ["folder/mod.rs -> folder/child.rs: child::Child"]
         );
     }
+}
+
+#[test]
+fn a_prelude_imports_all_its_sources() {
+    let graph = ImportGraph::of_crate(&|file: &Path| match file.to_str().unwrap() {
+        "lib.rs" => Some("mod a; mod b; mod prelude;".to_owned()),
+        "prelude.rs" => Some("pub use crate::b::B;".to_owned()),
+        "a.rs" => Some("use crate::prelude::*; use other::prelude::*; pub struct A;".to_owned()),
+        "b.rs" => Some("use crate::a::A; pub struct B;".to_owned()),
+        _ => None,
+    });
+    let expected = [
+        "a.rs -> b.rs: crate::prelude::*",
+        "b.rs -> a.rs: crate::a::A",
+    ];
+    assert_eq!(graph.cycles(), [expected]);
 }

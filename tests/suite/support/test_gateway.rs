@@ -12,20 +12,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer, Timeline};
-use tokenweir::app::extras::canary::CanarySettings;
-use tokenweir::app::extras::continuation::ContinuationSettings;
-use tokenweir::app::extras::gpu::{self, GpuExporter, GpuMonitor, GpuSettings};
-use tokenweir::app::extras::kv_event_routing::KvEventsSettings;
-use tokenweir::app::extras::payload_log::PayloadLogSettings;
-use tokenweir::app::extras::quality::{self, QualityMonitor};
-use tokenweir::app::extras::sessions::{self, SessionAdmission, SessionSettings, Sharing};
-use tokenweir::app::extras::sleep::SleepSettings;
-use tokenweir::app::extras::trace_capture::{self, TraceCapture};
-use tokenweir::app::extras::{self, BackendOptions, RequestExtras};
+use tokenweir::app::options::{self, AttachedOptions, start_context};
 use tokenweir::config::{self, BackendConfig, Config};
+use tokenweir_canary::CanarySettings;
+use tokenweir_continuation::ContinuationSettings;
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::role::Role;
+use tokenweir_gateway::backend::facets::PoolFacets;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_gateway::backend::{
@@ -34,7 +28,7 @@ use tokenweir_gateway::backend::{
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_gateway::proxy::{
     BodyMemory, ConfiguredRoutes, IdentityReader, OverloadGuard, OverloadLimits, ProxyContext,
-    ProxySettings, RecordingSettings, RequestSettings, StoredResponses, TextSample, TextSampling,
+    ProxySettings, RecordingSettings, RequestSettings, StoredResponses, TextSampling,
 };
 use tokenweir_gateway::proxy::{admission, retry};
 use tokenweir_gateway::server::{
@@ -48,18 +42,26 @@ use tokenweir_gateway::telemetry::metrics_registry::{
 };
 use tokenweir_gateway::telemetry::otel::Semconv;
 use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
+use tokenweir_gpu::{GpuExporter, GpuSettings};
+use tokenweir_kv_event_routing::KvEventsSettings;
 use tokenweir_net::client::{self, HttpClient};
 use tokenweir_net::file_descriptors::FileDescriptorPool;
 use tokenweir_net::tls::OutboundTls;
+use tokenweir_option::OptionParts;
 use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_protocol::trace_context::Propagation;
+use tokenweir_quality::QualitySettings;
 use tokenweir_request::access::KeyDigest;
 use tokenweir_request::observe::{self, Sink};
-use tokenweir_request::record::{RequestRecord, SampleReason, TextConsumer, TierResolver};
+use tokenweir_request::record::{RequestRecord, SampleReason, TierResolver};
 use tokenweir_request::runs::RunSettings;
 use tokenweir_request::slo::Objective;
+use tokenweir_resume::ResumeConfig;
 use tokenweir_routing::Policy;
 use tokenweir_routing::resilience;
+use tokenweir_sessions::SessionSettings;
+use tokenweir_sleep::SleepSettings;
+use tokenweir_trace_capture::TraceCaptureConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -185,7 +187,7 @@ pub(crate) struct Setup {
     /// The diagnosis whose verdicts the gateway reports.
     pub diagnosis: Arc<ArcSwap<Diagnosis>>,
     /// Settings of the quality monitor.
-    pub quality: quality::QualitySettings,
+    pub quality: QualitySettings,
     /// Settings of KV events, for all backends.
     pub kv_events: KvEventsSettings,
     /// Age after which a pooled connection gets no further request. `None`: the default.
@@ -279,7 +281,7 @@ impl Default for Setup {
             total: None,
             routes: ConfiguredRoutes::default(),
             diagnosis: Arc::default(),
-            quality: quality::QualitySettings::default(),
+            quality: QualitySettings::default(),
             kv_events: KvEventsSettings {
                 enabled: Some(false),
                 ..Default::default()
@@ -391,14 +393,37 @@ pub(crate) async fn gateway_following_with(
     gateway_scripted_with(setup, move |_| steps.clone()).await
 }
 
-/// The settings of the options that know the backends.
+/// The configuration of the options.
 fn option_config(setup: &Setup) -> Config {
     let mut config = Config {
         kv_events: setup.kv_events,
         canary: setup.canary,
         sleep: setup.sleep,
+        models: setup.models.clone(),
+        slos: setup.slos.clone(),
+        sessions: setup.sessions,
+        quality: setup.quality.clone(),
+        gpu: GpuSettings {
+            exporters: setup.gpu_exporters.clone(),
+            interval: Duration::from_millis(100),
+            timeout: Duration::from_secs(1),
+            max_page: 1 << 20,
+        },
+        trace_capture: TraceCaptureConfig {
+            file: setup.capture.clone(),
+            sample: setup.captured,
+        },
         ..Config::default()
     };
+    if let Some(runs) = setup.resume {
+        config.streams.resume = ResumeConfig {
+            window: Some(runs.window),
+            memory: runs.memory,
+        };
+    }
+    config.streams.continuation = setup.continuation.mode;
+    config.streams.continuation_greedy_only = setup.continuation.is_greedy_only;
+    config.limits.continuation_memory = setup.continuation.memory_bytes;
     config.routing.data_parallel_ranks = setup.data_parallel_ranks;
     config.cost.gpus = setup.gpus;
     config.cost.gpu_hour_price = setup.gpu_hour_price;
@@ -406,8 +431,13 @@ fn option_config(setup: &Setup) -> Config {
 }
 
 /// Builds the backend pool of the gateway, before the first scrape.
-fn pool(backends: &[SocketAddr], setup: &Setup, options: &BackendOptions) -> Arc<BackendPool> {
-    let config = option_config(setup);
+fn pool(
+    backends: &[SocketAddr],
+    setup: &Setup,
+    config: &Config,
+    options: &AttachedOptions,
+    facets: PoolFacets,
+) -> Arc<BackendPool> {
     let backend = |(addr, role): (&SocketAddr, Option<Role>)| {
         let scheme = if setup.outbound.is_some() {
             "https"
@@ -416,7 +446,7 @@ fn pool(backends: &[SocketAddr], setup: &Setup, options: &BackendOptions) -> Arc
         };
         let address = BackendAddress::parse(&format!("{scheme}://{addr}{}", setup.prefix)).unwrap();
         let key = setup.backend_key.map(HeaderValue::from_static);
-        let facets = options.facets(&config, &BackendConfig::at(address.clone()));
+        let facets = options.facets(config, &BackendConfig::at(address.clone()));
         let settings = BackendSettings {
             may_inject_usage: setup.injects_usage,
             continuous_usage_share: setup.continuous_usage,
@@ -442,11 +472,7 @@ fn pool(backends: &[SocketAddr], setup: &Setup, options: &BackendOptions) -> Arc
         panic_threshold: setup.health.panic_threshold,
         max_model_labels: setup.max_models,
     };
-    Arc::new(BackendPool::with_facets(
-        backends,
-        &settings,
-        options.pool_facets(),
-    ))
+    Arc::new(BackendPool::with_facets(backends, &settings, facets))
 }
 
 /// Builds the HTTP client with which the gateway sends requests to backends.
@@ -472,21 +498,24 @@ fn client(setup: &Setup) -> HttpClient {
 /// Like [`start`], with these settings.
 #[expect(clippy::too_many_lines, reason = "the list of all parts of a gateway")]
 pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running {
-    let options = BackendOptions::new(&option_config(&setup), |_| None).unwrap();
-    let pool = pool(backends, &setup, &options);
+    let config = Box::new(option_config(&setup));
+    let mut parts = OptionParts::default();
+    let no_env = |_: &str| None;
+    let start = start_context(&config, &no_env);
+    let options = Arc::new(AttachedOptions::start(&config, &start, &mut parts).unwrap());
+    let pool_facets = PoolFacets(std::mem::take(&mut parts.pool_facets));
+    let pool = pool(backends, &setup, &config, &options, pool_facets);
     let client = client(&setup);
     let (sender, records) = mpsc::unbounded_channel();
-    let request_extras = RequestExtras::new(&options);
-    request_extras.splits.configure(&setup.models, &setup.slos);
     let prometheus = Prometheus::with_settings(MetricsSettings {
-        rows: extras::metric_rows().collect(),
+        rows: options::metric_rows().collect(),
         level: setup.level,
         semconv: Semconv::default(),
         tiers: setup.tiers.names.iter().map(ToString::to_string).collect(),
         buckets: setup.buckets,
         objectives: setup.slos,
     });
-    let decisions = Arc::new(DecisionLog::new(1_024, extras::decision_parts()));
+    let decisions = Arc::new(DecisionLog::new(1_024, options::decision_parts()));
     let stored_responses = Arc::<StoredResponses>::default();
     let mut sinks: Vec<Arc<dyn Sink>> = vec![
         pool.clone(),
@@ -494,43 +523,15 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         setup.access.clone(),
         stored_responses.clone(),
     ];
-    sinks.extend(request_extras.sinks());
-    let (mut status_sources, mut guards) = (Vec::<StatusSource>::new(), Vec::<Guard>::new());
-    let mut running_capture = None;
-    if let Some(file) = &setup.capture {
-        let (capture, guard) = TraceCapture::start(file, 1 << 20, setup.captured).unwrap();
-        let capture = Arc::new(capture);
-        sinks.push(capture.clone());
-        running_capture = Some(capture);
-        guards.push(Box::new(guard));
-    }
-    status_sources.push(trace_capture::rows::status_source(running_capture));
+    sinks.append(&mut parts.sinks);
     let recent = Arc::new(RecentRequests::new(std::time::Instant::now(), Vec::new()));
     sinks.push(recent.clone());
     sinks.push(Arc::new(RecordingSink(sender)));
-    let texts = PayloadLogSettings::default();
-    let quality_consumer = TextConsumer::new(0);
-    let quality = QualityMonitor::start(
-        &setup.quality,
-        &texts.redaction(),
-        1 << 30,
-        quality_consumer,
-    );
-    if let Some((quality, guard)) = quality.unwrap() {
-        let quality = Arc::new(quality);
-        sinks.push(quality.clone());
-        status_sources.push(quality::rows::status_source(Some(quality)));
-        guards.push(Box::new(guard));
-    }
-    let share = setup.quality.share();
     let text_sampling = TextSampling {
-        samples: vec![TextSample {
-            consumer: quality_consumer,
-            share,
-            is_by_trace: true,
-        }],
-        max_text_bytes: texts.excerpt_bytes(),
+        samples: std::mem::take(&mut parts.text_samples),
+        max_text_bytes: parts.max_text_bytes,
     };
+    let is_text_sampled = !text_sampling.samples.is_empty();
     let telemetry = Arc::new(Telemetry::new(prometheus, sinks));
     let settings = health_checker::ScrapeSettings {
         min_interval: setup.scrape_interval,
@@ -543,7 +544,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         client.clone(),
         settings,
         telemetry.clone(),
-        options.drivers(),
+        std::mem::take(&mut parts.drivers),
     );
     health_checks
         .wait_first_checks(Duration::from_secs(10))
@@ -574,7 +575,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let recording = RecordingSettings {
         start_log: None,
         propagation: setup.propagation,
-        text_sampling: (share > 0.0).then_some(text_sampling),
+        text_sampling: is_text_sampled.then_some(text_sampling),
     };
     let mut proxy = ProxyContext::new(
         settings,
@@ -586,9 +587,9 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         client.clone(),
     );
     proxy.state.recording = recording;
-    request_extras.continuation.configure(setup.continuation);
-    request_extras.resumption.configure(setup.resume);
-    request_extras.attach(&mut proxy.state.extensions);
+    options.join(&config, &mut proxy, &mut parts).unwrap();
+    let mut status_sources = Vec::<StatusSource>::new();
+    status_sources.push(Arc::new(move |status, now| options.add_status(status, now)));
     let body_memory = proxy.state.body_memory.clone();
     let (counted, credentials) = (connection_limiter.clone(), setup.tls.credentials.clone());
     status_sources.push(Arc::new(move |status, _| {
@@ -597,20 +598,6 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     status_sources.push(Arc::new(move |status, _| {
         status.certificates = credentials.counts();
     }));
-    let gpus = Arc::new(GpuMonitor::default());
-    let gpu_settings = GpuSettings {
-        exporters: setup.gpu_exporters,
-        interval: Duration::from_millis(100),
-        timeout: Duration::from_secs(1),
-        max_page: 1 << 20,
-    };
-    gpus.configure(&gpu_settings, &client);
-    status_sources.push(gpu::rows::status_source(gpus));
-    let sharing = Arc::new(|_| Sharing::Separate(1));
-    let sessions = Arc::new(SessionAdmission::new(&proxy.state, sharing));
-    sessions.configure(setup.sessions);
-    status_sources.push(sessions::rows::status_source(sessions));
-    status_sources.extend(request_extras.status_sources());
     let admin = Arc::new(Admin {
         authorizer: setup.guard,
         proxy: proxy.state.clone(),
@@ -622,7 +609,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
         trace_ui_url: None,
         metrics_read_at: AtomicInstant::default(),
-        tasks: extras::background_tasks(),
+        tasks: options::background_tasks(),
     });
     let local = SocketAddr::from(([127, 0, 0, 1], 0));
     let server = Server {
@@ -648,7 +635,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         records: Mutex::new(records),
         stop: Some(stop),
         serving: Some(serving),
-        _guards: std::sync::Mutex::new(guards),
+        _guards: std::sync::Mutex::new(parts.guards),
         _health_checks: health_checks,
     }
 }

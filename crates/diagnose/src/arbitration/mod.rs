@@ -20,6 +20,7 @@ const RULES_ABOUT_WORK: [&str; 6] = [
     "kv_thrashing",
     "kv_backlog",
 ];
+
 const CLIENT_REMEDY: &str =
     "Limit this client (limits of its tenant), or give it a lower class (admission.classes).";
 
@@ -34,19 +35,9 @@ pub(crate) fn arbitrate(
         name_client(verdicts, client);
     }
     let found = Findings::new(backends, verdicts);
-    let common: Vec<bool> = verdicts
-        .iter()
-        .map(|verdict| found.is_at_all(verdict))
-        .collect();
-    for (verdict, is_common) in verdicts.iter_mut().zip(common) {
-        verdict.is_common = is_common;
-    }
-    let hosts: Vec<Option<String>> = verdicts
-        .iter()
-        .map(|verdict| found.host_of(verdict))
-        .collect();
-    for (verdict, host) in verdicts.iter_mut().zip(hosts) {
-        if let Some(host) = host {
+    for verdict in verdicts.iter_mut() {
+        verdict.is_common = found.is_at_all(verdict);
+        if let Some(host) = found.host_of(verdict) {
             verdict.add_to_cause(&host);
         }
     }
@@ -55,19 +46,13 @@ pub(crate) fn arbitrate(
     order.sort_by_key(|index| verdicts[*index].origin);
     for index in order {
         let effect = &verdicts[index];
-        let causes = verdicts
-            .iter()
-            .filter(|cause| found.explains(cause, effect));
-        let Some(cause) = causes.max_by_key(|cause| cause.origin) else {
+        let severity = effect.severity;
+        let causes = verdicts.iter().filter(|it| found.explains(it, effect));
+        let Some(cause) = causes.max_by_key(|cause| cause.origin).cloned() else {
             continue;
         };
-        let cause = cause.clone();
-        let severity = effect.severity;
-        let sentence = format!(
-            "follows from {} at {}",
-            cause.verdict,
-            found.subjects(&cause, verdicts)
-        );
+        let subjects = found.subjects(&cause, verdicts);
+        let sentence = format!("follows from {} at {subjects}", cause.verdict);
         for verdict in verdicts.iter_mut().filter(|it| it.has_finding_of(&cause)) {
             verdict.severity = verdict.severity.max(severity);
         }
@@ -174,14 +159,9 @@ impl<'a> Findings<'a> {
         if count < 2 || count == self.backends.len() || verdict.severity == VerdictSeverity::Info {
             return None;
         }
+        let host = &self.backend(&verdict.backend)?.host;
         let mut backends = self.backends.iter();
-        let host = &backends
-            .find(|backend| backend.id.as_str() == verdict.backend)?
-            .host;
-        let is_host = self
-            .backends
-            .iter()
-            .all(|backend| found.contains(backend.id.as_str()) == (backend.host == *host));
+        let is_host = backends.all(|it| found.contains(it.id.as_str()) == (it.host == *host));
         is_host.then(|| {
             format!("all {count} backends of the host {host}, and no others: look at the host")
         })
@@ -189,15 +169,16 @@ impl<'a> Findings<'a> {
 
     /// Whether both backends serve a model, as far as known. An empty name is that of all backends.
     fn share_models(&self, one: &str, other: &str) -> bool {
-        let models = |name: &str| {
-            let mut backends = self.backends.iter();
-            let known = backends.find(|backend| backend.id.as_str() == name);
-            known.map_or(&[][..], |backend| &backend.models)
+        let (Some(one), Some(other)) = (self.backend(one), self.backend(other)) else {
+            return true;
         };
-        let of_other = models(other);
-        models(one).is_empty()
-            || of_other.is_empty()
-            || models(one).iter().any(|model| of_other.contains(model))
+        one.models.is_empty()
+            || other.models.is_empty()
+            || one.models.iter().any(|it| other.models.contains(it))
+    }
+
+    fn backend(&self, name: &str) -> Option<&FleetBackend> {
+        self.backends.iter().find(|it| it.id.as_str() == name)
     }
 
     /// The backends with the finding of the cause, in words.

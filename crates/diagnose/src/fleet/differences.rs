@@ -2,7 +2,8 @@
 //! KV cache or the version of its engine.
 
 use super::observation::FleetBackend;
-use crate::verdict::{Verdict, VerdictScope, VerdictSeverity};
+use crate::rule::prelude::*;
+use crate::verdict::VerdictScope;
 
 /// Adds to the cause of each verdict about an engine in what its backend differs from all peers, which serve the
 /// same models.
@@ -11,25 +12,24 @@ pub(crate) fn name_differences(verdicts: &mut [Verdict], backends: &[FleetBacken
         let is_about_engine = verdict.scope == VerdictScope::Backend
             && verdict.severity > VerdictSeverity::Info
             && !verdict.is_about_state();
-        let own = backends
-            .iter()
-            .find(|backend| backend.id.as_str() == verdict.backend);
-        let Some(own) = own.filter(|own| is_about_engine && !own.models.is_empty()) else {
-            continue;
-        };
-        for clause in differences(own, backends) {
-            verdict.add_to_cause(&clause);
+        let is_it = |it: &&FleetBackend| it.id.as_str() == verdict.backend;
+        let own = backends.iter().find(is_it);
+        if let Some(own) = own
+            && is_about_engine
+            && !own.models.is_empty()
+        {
+            for clause in differences(own, backends) {
+                verdict.add_to_cause(&clause);
+            }
         }
     }
 }
 
 fn differences(own: &FleetBackend, backends: &[FleetBackend]) -> Vec<String> {
-    let peers: Vec<&FleetBackend> = backends
-        .iter()
-        .filter(|other| other.id != own.id && other.models == own.models)
-        .collect();
+    let is_peer = |other: &&FleetBackend| other.id != own.id && other.models == own.models;
     let of_fact = |(name, value): &(&'static str, String)| {
-        let mut values = peers.iter().filter_map(|peer| peer.fact(name));
+        let peers = backends.iter().filter(is_peer);
+        let mut values = peers.filter_map(|peer| peer.fact(name));
         let usual = values.next()?;
         let is_common = values.all(|other| other == usual);
         (is_common && usual != value)

@@ -3,21 +3,19 @@
 use super::backend_failures::{BackendFailures, COMMON_REMEDY, SAME_MOMENT};
 use super::gateway_queue::GatewayQueue;
 use super::gateway_rules::GatewayRules;
-use super::limits::{GatewayLimits, named};
+use super::limits::GatewayLimits;
 use super::observation::FleetObservation;
 use super::refused_by_backends::RefusedByBackends;
 use super::restarts::Restarts;
 use super::rules::{BACKEND_AWAITED, BACKEND_DOWN, BACKEND_EJECTED, NO_CAPACITY, SHEDDING, judge};
 use super::starvation::{Starvation, killed};
 use super::unserved_models::UnservedModels;
-use crate::verdict::{Verdict, VerdictScope, VerdictSeverity};
+use crate::rule::prelude::*;
+use crate::verdict::VerdictScope;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::Instant;
 use tokenweir_routing::resilience::DownKind;
-
-/// The remedy for an ejection that a timeout of the gateway causes.
-const EXCUSED_REMEDY: &str = "See gateway_limit: the timeout, and not the backend, is the cause.";
 
 /// A verdict that begins at most so many seconds after a reload may be caused by it.
 const CAUSED_WITHIN_SECONDS: f64 = 150.0;
@@ -47,27 +45,23 @@ impl FleetDiagnoser {
     /// The verdicts about the fleet and the gateway at `now`. A verdict begins and ends with its condition.
     pub(crate) fn diagnose(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<Verdict> {
         let mut verdicts = judge(fleet);
-        let names_wait = |found: &Verdict| {
-            [NO_CAPACITY.name, SHEDDING.name, BACKEND_AWAITED.name].contains(&&*found.verdict)
-        };
-        let is_named = verdicts.iter().any(names_wait);
-        verdicts.extend(self.gateway_queue.judge(fleet, is_named, now));
+        let is_named = verdicts.iter().any(is_about_wait);
+        let queue = self.gateway_queue.judge(fleet, is_named, now);
+        if let Some(left) = self.gateway_queue.left_clause(now) {
+            let about_wait = verdicts.iter_mut().filter(|it| is_about_wait(it));
+            about_wait.for_each(|found| found.add_to_cause(&left));
+        }
+        verdicts.extend(queue);
         verdicts.extend(self.limits.judge(fleet, now));
         let is_excused = |kind: &str| self.limits.excuses(kind);
         let failing = self.failures.judge(fleet, is_excused, now);
         // If a backend is failing and ejected, only its failures are reported: they are the reason for
         // the ejection, and last longer than the ejection.
-        let is_named = |found: &Verdict| {
-            found.verdict == BACKEND_EJECTED.name
-                && failing
-                    .iter()
-                    .any(|failing| failing.backend == found.backend)
-        };
-        verdicts.retain(|found| !is_named(found));
-        for found in &mut verdicts {
-            if found.verdict == BACKEND_EJECTED.name {
-                self.explain_ejection(found, fleet);
-            }
+        let is_ejected = |found: &Verdict| found.verdict == BACKEND_EJECTED.name;
+        let is_failing = |name: &str| failing.iter().any(|it| it.backend == name);
+        verdicts.retain(|found| !is_ejected(found) || !is_failing(&found.backend));
+        for found in verdicts.iter_mut().filter(|it| is_ejected(it)) {
+            self.failures.explain_ejection(found, fleet);
         }
         verdicts.extend(failing);
         verdicts.extend(self.refused_by_backends.judge(fleet, now));
@@ -76,39 +70,26 @@ impl FleetDiagnoser {
         verdicts.extend(self.gateway.judge(fleet, now));
         verdicts.extend(self.starvation.judge(&fleet.gateway.cpu, now));
         verdicts.extend(killed(&fleet.gateway.starts));
-        let mut begins = HashMap::new();
-        for verdict in &mut verdicts {
-            let key = (verdict.verdict.clone(), verdict.backend.clone());
-            let begin = self.begins.get(&key).copied().unwrap_or(now);
-            verdict.age_seconds = now.saturating_duration_since(begin).as_secs_f64();
-            name_reload(verdict, fleet);
-            begins.insert(key, begin);
-        }
-        self.begins = begins;
+        self.name_begins(&mut verdicts, fleet, now);
         self.name_same_outage(&mut verdicts, fleet, now);
         verdicts
     }
-}
 
-/// Adds to a verdict about the fleet or the gateway which reload came before it.
-fn name_reload(verdict: &mut Verdict, fleet: &FleetObservation) {
-    let Some(reload) = &fleet.reload else { return };
-    let began_after = reload.age_seconds - verdict.age_seconds;
-    let is_caused = (-RELOAD_LATE_SECONDS..CAUSED_WITHIN_SECONDS).contains(&began_after);
-    if is_caused
-        && verdict.scope != VerdictScope::Backend
-        && verdict.severity > VerdictSeverity::Info
-    {
-        verdict.add_to_cause(&format!(
-            "it began {:.0} s after the reload at {}: {}",
-            began_after.max(0.0),
-            reload.clock,
-            reload.changed
-        ));
+    /// Sets since when the verdicts hold, and adds the reload that came before them.
+    fn name_begins(&mut self, verdicts: &mut [Verdict], fleet: &FleetObservation, now: Instant) {
+        let mut begins = HashMap::new();
+        for verdict in verdicts {
+            let key = (verdict.verdict.clone(), verdict.backend.clone());
+            let begin = self.begins.get(&key).copied().unwrap_or(now);
+            verdict.age_seconds = now.saturating_duration_since(begin).as_secs_f64();
+            if verdict.scope != VerdictScope::Backend {
+                name_reload(verdict, fleet);
+            }
+            begins.insert(key, begin);
+        }
+        self.begins = begins;
     }
-}
 
-impl FleetDiagnoser {
     /// Adds to the verdicts about backends that are down what is common to them, if all went down at the same time in the
     /// same way, and not since the first evaluation.
     fn name_same_outage(
@@ -148,29 +129,25 @@ impl FleetDiagnoser {
     pub(crate) fn is_disturbed(&self, now: Instant) -> bool {
         self.starvation.is_disturbed(now)
     }
+}
 
-    /// Adds to the verdict about an ejected backend why its last requests failed.
-    fn explain_ejection(&self, found: &mut Verdict, fleet: &FleetObservation) {
-        let Some(explained) = self.failures.cause_of_ejection(&found.backend, fleet) else {
-            return;
-        };
-        found.add_to_cause(&explained.cause);
-        if self.failures.is_excused(&found.backend) {
-            found.severity = VerdictSeverity::Info;
-            EXCUSED_REMEDY.clone_into(&mut found.remedy);
-            return;
-        }
-        for name in [
-            "circuit_breaker.consecutive_failures",
-            "circuit_breaker.failure_ratio",
-        ] {
-            if let Some(setting) = fleet.setting(name) {
-                found.add_to_cause(&named(setting));
-            }
-        }
-        if let Some(remedy) = explained.remedy {
-            remedy.clone_into(&mut found.remedy);
-        }
+/// Whether requests wait or are refused because of what the verdict says.
+fn is_about_wait(found: &Verdict) -> bool {
+    [NO_CAPACITY.name, SHEDDING.name, BACKEND_AWAITED.name].contains(&&*found.verdict)
+}
+
+/// Adds to a verdict which reload came before it.
+pub(crate) fn name_reload(verdict: &mut Verdict, fleet: &FleetObservation) {
+    let Some(reload) = &fleet.reload else { return };
+    let began_after = reload.age_seconds - verdict.age_seconds;
+    let is_caused = (-RELOAD_LATE_SECONDS..CAUSED_WITHIN_SECONDS).contains(&began_after);
+    if is_caused && verdict.severity > VerdictSeverity::Info {
+        verdict.add_to_cause(&format!(
+            "it began {:.0} s after the reload at {}: {}",
+            began_after.max(0.0),
+            reload.clock,
+            reload.changed
+        ));
     }
 }
 
@@ -230,6 +207,19 @@ mod tests {
             text.trim_end().to_owned()
         };
         verdicts.iter().map(name).collect()
+    }
+
+    #[test]
+    fn refusals_name_backends_that_left() {
+        let mut rules = FleetDiagnoser::default();
+        let now = clock::epoch();
+        rules.diagnose(&fleet(&[Available; 3], 100, 12), now);
+        let found = rules.diagnose(&fleet(&[Available], 100, 12), now);
+        let cause = found[0].cause_or_meaning();
+        assert!(
+            cause.ends_with("removed 2 of 3 backends in the last 0 s (gpu-1, gpu-2)"),
+            "{cause}"
+        );
     }
 
     #[test]

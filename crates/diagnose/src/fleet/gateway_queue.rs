@@ -1,9 +1,8 @@
 //! The rule about requests that wait in the gateway because all backends are full, or because of the gate of admission.
 
-use super::observation::FleetObservation;
+use super::observation::{FleetObservation, first_of};
 use crate::debounce::VerdictDebounce;
-use crate::verdict::Origin;
-use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
+use crate::rule::prelude::*;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
@@ -18,10 +17,8 @@ const HARMFUL_WAIT_SECONDS: f64 = 2.0;
 /// `tokenweir top` show a share of at least this value in yellow.
 const MIN_SHARE: f64 = 0.02;
 
-pub(super) static GATEWAY_QUEUE: VerdictDescription = VerdictDescription {
+pub(super) static GATEWAY_QUEUE: DiagnosisRule = DiagnosisRule {
     name: "gateway_queue",
-    scope: VerdictScope::Fleet,
-    is_about_state: true,
     severity: "warning, critical if more than 5 % of requests were slow because they waited",
     meaning: "Requests wait long in the gateway, because no backend has capacity for them.",
     evidence: "In two of three evaluations three or more requests wait in the gateway, one of them \
@@ -34,15 +31,15 @@ pub(super) static GATEWAY_QUEUE: VerdictDescription = VerdictDescription {
     remedy: "Undrain or restart the backends that get no requests. If all get requests, raise the \
              limit that a verdict about the engines names, or add backends.",
     disproof: "tokenweir_queue_requests is 0 in every sample of the last minute.",
-    pages: false,
+    ..DiagnosisRule::FLEET
 };
 
 /// The state of the rule between two evaluations.
 #[derive(Debug, Default)]
 pub(super) struct GatewayQueue {
     debounce: VerdictDebounce,
-    /// `None`: no verdict holds.
-    cause: Option<QueueCause>,
+    /// The last verdict with its cause. `None`: no verdict holds.
+    last: Option<Verdict>,
     members: Members,
 }
 
@@ -66,15 +63,6 @@ const LEFT_WITHIN: Duration = Duration::from_mins(10);
 /// Maximum number of backends that are named.
 const MAX_NAMED: usize = 3;
 
-/// Why the requests wait.
-#[derive(Debug, Clone)]
-struct QueueCause {
-    text: String,
-    /// `None`: the remedy of the rule applies.
-    remedy: Option<&'static str>,
-    origin: Origin,
-}
-
 /// The remedy for requests that the gate of admission holds.
 const GATE_REMEDY: &str = "Add backends, store KV in fp8 (--kv-cache-dtype), or give vLLM more of the GPU's memory \
                            (--gpu-memory-utilization). admission.max_wait limits the wait.";
@@ -89,6 +77,7 @@ impl GatewayQueue {
         now: Instant,
     ) -> Option<Verdict> {
         self.members.observe(fleet, now);
+        let left = self.left_clause(now);
         let wait = fleet.longest_wait_seconds.unwrap_or_default();
         let is_waiting = fleet.queued >= MIN_REQUESTS && wait >= HARMFUL_WAIT_SECONDS;
         let delayed = fleet.counts.delayed as f64;
@@ -97,44 +86,36 @@ impl GatewayQueue {
         let is_found = !is_named && (is_waiting || was_waiting);
         self.debounce.update(is_found, now);
         if self.debounce.since().is_none() {
-            self.cause = None;
-            return None;
+            self.last = None;
         }
-        if is_named {
+        if is_named || self.debounce.since().is_none() {
             return None;
         }
         // The present load does not explain earlier waits, so the cause is determined again only while
         // the condition is found. If `admission.max_in_flight` is the cause, it stays the cause,
         // because at some moments fewer backends are at this limit.
-        let is_limit = self
-            .cause
-            .as_ref()
-            .is_some_and(|cause| cause.origin == Origin::Setting);
-        if self.cause.is_none() || is_found && !is_limit {
-            let mut cause = queue_cause(fleet);
-            if let Some(left) = self.members.left_clause(now)
-                && cause.origin == Origin::Load
-            {
-                cause.text = format!("{}: {left}", cause.text);
-            }
-            self.cause = Some(cause);
-        }
-        let QueueCause {
-            text,
-            remedy,
-            origin,
-        } = self.cause.clone()?;
+        let last = self.last.take();
+        let keep = |last: &Verdict| !is_found || last.origin == Origin::Setting;
         let severity = VerdictSeverity::of_harm(fleet.counts.delayed, fleet.counts.requests);
+        let found = match last.filter(keep) {
+            Some(last) => last,
+            None => because_of_queue(GATEWAY_QUEUE.verdict(severity), fleet, left.as_deref()),
+        };
+        self.last = Some(found.clone());
+        let evidence = [
+            Evidence::new("waiting_in_gateway", fleet.queued as f64, "requests", 0.0),
+            Evidence::new("longest_wait", wait, "s", 0.0),
+            Evidence::new("slow_by_wait", delayed, "requests", fleet.window_seconds),
+        ];
         Some(Verdict {
-            evidence: vec![
-                Evidence::new("waiting_in_gateway", fleet.queued as f64, "requests", 0.0),
-                Evidence::new("longest_wait", wait, "s", 0.0),
-                Evidence::new("slow_by_wait", delayed, "requests", fleet.window_seconds),
-            ],
-            remedy: remedy.unwrap_or(GATEWAY_QUEUE.remedy).to_owned(),
-            origin,
-            ..GATEWAY_QUEUE.verdict(severity, Some(text))
+            severity,
+            ..found.with(evidence)
         })
+    }
+
+    /// How many backends are gone, and which. `None`: none, or as many others joined.
+    pub(super) fn left_clause(&self, now: Instant) -> Option<String> {
+        self.members.left_clause(now)
     }
 }
 
@@ -161,7 +142,6 @@ impl Members {
         }
     }
 
-    /// How many backends are gone, and which. `None`: none, or as many others joined.
     fn left_clause(&self, now: Instant) -> Option<String> {
         let gone = self.left.len().saturating_sub(self.joined.len());
         if gone == 0 {
@@ -170,59 +150,44 @@ impl Members {
         let first = self.left.first()?;
         let age = now.saturating_duration_since(first.at).as_secs();
         let before = self.known.len() + gone;
-        let names = self.left.iter().take(MAX_NAMED);
-        let names: Vec<&str> = names.map(|backend| backend.id.as_str()).collect();
-        let names = names.join(", ");
+        let names = self.left.iter().map(|backend| backend.id.as_str());
+        let names = first_of(names, MAX_NAMED, ", ");
         Some(format!(
-            "discovery or a reload removed {gone} of {before} backends in the last {age} s ({names})"
+            "discovery or a reload removed {gone} of {before} backends in the last {age} s \
+             ({names})"
         ))
     }
 }
 
-fn queue_cause(fleet: &FleetObservation) -> QueueCause {
+/// Adds to the verdict why the requests wait. `left`: which backends are gone.
+fn because_of_queue(found: Verdict, fleet: &FleetObservation, left: Option<&str>) -> Verdict {
     if let Some(reason) = &fleet.held_because {
-        return QueueCause {
-            text: reason.clone(),
-            remedy: Some(GATE_REMEDY),
-            origin: Origin::Excluded,
-        };
+        let found = found.because(reason.clone()).at(Origin::Excluded);
+        return found.remedy(GATE_REMEDY);
     }
-    let up = fleet
-        .backends
-        .iter()
-        .filter(|backend| backend.is_up)
-        .count();
+    let up = fleet.up();
     let limited = fleet.limited_backends;
     // No requests wait in the engines of the limited backends, so these engines have capacity left.
     if limited > 0 && 2 * limited >= up {
         let name = fleet.limited_by.unwrap_or(MAX_IN_FLIGHT);
         let setting = fleet.setting(name);
         let value = setting.map_or_else(String::new, |setting| format!(" ({})", setting.value));
-        let text = format!(
+        let cause = format!(
             "{limited} of {up} backends have as many requests as {name}{value} allows, and no \
              queue in their engines"
         );
-        let remedy = "Raise this setting until the engines have a short queue, or remove \
-                      it for engines with metrics.";
-        return QueueCause {
-            text,
-            remedy: Some(remedy),
-            origin: Origin::Setting,
-        };
+        return found.because(cause).at(Origin::Setting).remedy(
+            "Raise this setting until the engines have a short queue, or remove it for engines \
+             with metrics.",
+        );
     }
-    let missing = fleet.missing_backends();
-    if missing.is_empty() {
-        return QueueCause {
-            text: "every backend that serves them is full".to_owned(),
-            remedy: None,
-            origin: Origin::Load,
-        };
+    if let Some(incomplete) = fleet.incomplete() {
+        return found.because(incomplete).at(Origin::Excluded);
     }
-    let total = fleet.backends.len();
-    QueueCause {
-        text: format!("{up} of {total} backends get requests: {missing}"),
-        remedy: None,
-        origin: Origin::Excluded,
+    let full = "every backend that serves them is full";
+    match left {
+        Some(left) => found.because(format!("{full}: {left}")),
+        None => found.because(full),
     }
 }
 

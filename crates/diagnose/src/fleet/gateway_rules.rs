@@ -4,7 +4,8 @@
 
 use super::observation::{CertificateReloads, FleetObservation, VersionTakenOut};
 use super::slow_clients::SlowClients;
-use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
+use crate::recent::CountGrowth;
+use crate::rule::prelude::*;
 use std::time::{Duration, Instant};
 
 /// The verdict about a certificate begins this many seconds before the certificate expires.
@@ -15,24 +16,19 @@ const EXPORT_FAILURE_HOLD: Duration = Duration::from_secs(45);
 /// Maximum length of the error text of a failed reload in a verdict, in characters.
 const MAX_PROBLEM_CHARACTERS: usize = 200;
 
-pub(super) static CERTIFICATE_EXPIRES: VerdictDescription = VerdictDescription {
+pub(super) static CERTIFICATE_EXPIRES: DiagnosisRule = DiagnosisRule {
     name: "certificate_expires",
-    scope: VerdictScope::Gateway,
-    is_about_state: true,
     severity: "warning, critical after the expiry",
     meaning: "A certificate that the gateway presents has expired or expires within seven days.",
     evidence: "The gateway reads the expiry from the certificate files of listeners, backends and \
                exporters.",
-    excluded: "",
     remedy: "Write the new certificate and key to the same files; the gateway reads them again.",
     disproof: "certificates in /status shows a later time of expiry.",
-    pages: false,
+    ..DiagnosisRule::GATEWAY
 };
 
-pub(super) static RELOAD_FAILED: VerdictDescription = VerdictDescription {
+pub(super) static RELOAD_FAILED: DiagnosisRule = DiagnosisRule {
     name: "reload_failed",
-    scope: VerdictScope::Gateway,
-    is_about_state: true,
     severity: "warning",
     meaning: "The last reload of the configuration, a secret, a certificate, the API keys or discovered \
               backends failed: the previous content stays active.",
@@ -42,52 +38,43 @@ pub(super) static RELOAD_FAILED: VerdictDescription = VerdictDescription {
              keys, certificates and discovery files are read without a reload. The gateway asks a \
              name server or a Kubernetes API server again until it answers.",
     disproof: "tokenweir check accepts the file, and the log has its successful reload.",
-    pages: false,
+    ..DiagnosisRule::GATEWAY
 };
 
-pub(super) static SPANS_LOST: VerdictDescription = VerdictDescription {
+pub(super) static SPANS_LOST: DiagnosisRule = DiagnosisRule {
     name: "spans_lost",
-    scope: VerdictScope::Gateway,
-    is_about_state: true,
     severity: "warning",
     meaning: "The collector does not accept spans: traces of requests are lost.",
     evidence: "In the last 45 s an export failed, or the queue of spans was full.",
-    excluded: "",
     remedy: "Start the collector or correct tracing.endpoint. If the collector answers too late, \
              give it more resources or lower tracing.ratio. If it refuses spans, compare \
              tracing.protocol and the headers with its settings. The log of the gateway has the \
              error.",
     disproof: "spans in /status shows that exported grows and lost does not.",
-    pages: false,
+    ..DiagnosisRule::GATEWAY
 };
 
-pub(super) static LOG_LINES_LOST: VerdictDescription = VerdictDescription {
+pub(super) static LOG_LINES_LOST: DiagnosisRule = DiagnosisRule {
     name: "log_lines_lost",
-    scope: VerdictScope::Gateway,
-    is_about_state: true,
     severity: "warning",
     meaning: "Lines of the access log are lost: its output does not accept them.",
     evidence: "In the last 45 s a write failed, or more than 8 MiB of lines waited to be written.",
-    excluded: "",
     remedy: "Free space on the disk of the access log, or speed up the process that reads it. The log of the \
              gateway contains the error.",
     disproof: "tokenweir_access_log_lines_total{result=\"dropped\"} does not grow.",
-    pages: false,
+    ..DiagnosisRule::GATEWAY
 };
 
-pub(super) static VERSION_TAKEN_OUT: VerdictDescription = VerdictDescription {
+pub(super) static VERSION_TAKEN_OUT: DiagnosisRule = DiagnosisRule {
     name: "version_taken_out",
-    scope: VerdictScope::Gateway,
-    is_about_state: true,
     severity: "warning",
     meaning: "A version of a split model gets no requests, because it was worse than the others.",
     evidence: "The guard of the model compared its share of bad requests with that of the others. The cause states \
                the version, the fault and both shares.",
-    excluded: "",
     remedy: "Give the version the weight 0, repair it, and give it a weight again: a change of `models` lets it \
              get requests.",
     disproof: "model_splits in /status has taken_out: null for the version.",
-    pages: false,
+    ..DiagnosisRule::GATEWAY
 };
 
 /// The rules about the gateway, with the state that they need between two evaluations.
@@ -105,15 +92,6 @@ pub(super) struct GatewayRules {
     has_certificate_failed: bool,
 }
 
-/// When a count of the gateway last grew.
-#[derive(Debug, Default)]
-struct CountGrowth {
-    /// The count at the last evaluation. `None`: no evaluation yet.
-    last: Option<u64>,
-    /// Time of the last evaluation at which the count had grown. `None`: it has not grown.
-    grown_at: Option<Instant>,
-}
-
 impl GatewayRules {
     /// Returns a verdict for each condition of the gateway that holds at `now`.
     pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<Verdict> {
@@ -124,38 +102,40 @@ impl GatewayRules {
             .iter()
             .min_by(|a, b| a.1.total_cmp(&b.1));
         if let Some((peer, seconds)) = earliest.filter(|(_, left)| *left < EXPIRY_NOTICE_SECONDS) {
-            let (severity, cause) = if *seconds <= 0.0 {
-                (
-                    VerdictSeverity::Critical,
-                    format!("expired: the certificate for {peer}s"),
-                )
+            let has_expired = *seconds <= 0.0;
+            let hours = seconds / 3_600.0;
+            let cause = if has_expired {
+                format!("expired: the certificate for {peer}s")
             } else {
-                let hours = seconds / 3_600.0;
-                let cause = format!("the certificate for {peer}s expires in {hours:.0} h");
-                (VerdictSeverity::Warning, cause)
+                format!("the certificate for {peer}s expires in {hours:.0} h")
             };
-            matches.push(CERTIFICATE_EXPIRES.verdict(severity, Some(cause)));
+            let severity = VerdictSeverity::critical_if(has_expired);
+            matches.push(CERTIFICATE_EXPIRES.verdict(severity).because(cause));
         }
         let certificate_problem = self.certificate_problem(gateway.certificate_reloads);
         if let Some(problem) = gateway.reload_problem.as_deref().or(certificate_problem) {
             let cause = problem.lines().next().unwrap_or_default();
-            let cause = cause.chars().take(MAX_PROBLEM_CHARACTERS).collect();
-            matches.push(RELOAD_FAILED.verdict(VerdictSeverity::Warning, Some(cause)));
+            let cause: String = cause.chars().take(MAX_PROBLEM_CHARACTERS).collect();
+            matches.push(
+                RELOAD_FAILED
+                    .verdict(VerdictSeverity::Warning)
+                    .because(cause),
+            );
         }
         if self
             .spans
             .has_grown(gateway.lost_spans, EXPORT_FAILURE_HOLD, now)
         {
-            let cause = gateway
-                .span_export_failure
-                .map(|why| format!("the collector: {why}"));
-            matches.push(SPANS_LOST.verdict(VerdictSeverity::Warning, cause));
+            let cause = gateway.span_export_failure;
+            let cause = cause.map(|why| format!("the collector: {why}").into());
+            let found = SPANS_LOST.verdict(VerdictSeverity::Warning);
+            matches.push(Verdict { cause, ..found });
         }
         if self
             .log_lines
             .has_grown(gateway.lost_log_lines, EXPORT_FAILURE_HOLD, now)
         {
-            matches.push(LOG_LINES_LOST.verdict(VerdictSeverity::Warning, None));
+            matches.push(LOG_LINES_LOST.verdict(VerdictSeverity::Warning));
         }
         matches.extend(version_taken_out(&gateway.versions_taken_out));
         matches.extend(self.slow_clients.judge(fleet, now));
@@ -177,21 +157,6 @@ impl GatewayRules {
     }
 }
 
-impl CountGrowth {
-    /// Takes the count at `now`. Returns whether the count has grown in the last `hold`.
-    fn has_grown(&mut self, count: u64, hold: Duration, now: Instant) -> bool {
-        if self
-            .last
-            .replace(count)
-            .is_some_and(|before| count > before)
-        {
-            self.grown_at = Some(now);
-        }
-        let age = self.grown_at.map(|at| now.saturating_duration_since(at));
-        age.is_some_and(|age| age < hold)
-    }
-}
-
 /// The verdict of [`VERSION_TAKEN_OUT`]. `None`: no version was taken out.
 fn version_taken_out(versions: &[VersionTakenOut]) -> Option<Verdict> {
     let first = versions.first()?;
@@ -204,14 +169,11 @@ fn version_taken_out(versions: &[VersionTakenOut]) -> Option<Verdict> {
     });
     let cause = causes.collect::<Vec<_>>().join("; ");
     let share = |measure, share| Evidence::new(measure, share, "ratio", 0.0);
-    let evidence = vec![
+    let found = VERSION_TAKEN_OUT.verdict(VerdictSeverity::Warning);
+    Some(found.because(cause).with([
         share("bad_share", first.share),
         share("bad_share_of_others", first.share_of_others),
-    ];
-    Some(Verdict {
-        evidence,
-        ..VERSION_TAKEN_OUT.verdict(VerdictSeverity::Warning, Some(cause))
-    })
+    ]))
 }
 
 #[cfg(test)]

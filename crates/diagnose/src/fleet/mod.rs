@@ -21,7 +21,7 @@ mod differences;
 mod fleet_diagnoser;
 
 pub(crate) use differences::name_differences;
-pub(crate) use fleet_diagnoser::FleetDiagnoser;
+pub(crate) use fleet_diagnoser::{FleetDiagnoser, name_reload};
 pub use limits::LIMIT_SETTINGS;
 #[cfg(test)]
 pub(crate) use observation::tests;

@@ -3,6 +3,7 @@
 use crate::fatal_requests::RequestEnds;
 use crate::verdict::Change;
 use serde::{Deserialize, Serialize};
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokenweir_engine::address::BackendId;
@@ -349,6 +350,11 @@ impl FleetObservation {
         self.settings.iter().find(|setting| setting.name == name)
     }
 
+    /// The backend with this name.
+    pub(crate) fn backend(&self, name: &str) -> Option<&FleetBackend> {
+        self.backends.iter().find(|it| it.id.as_str() == name)
+    }
+
     /// Share of the ended requests that the gateway refused, from 0 to 1.
     pub(super) fn refused_share(&self) -> f64 {
         self.counts.refused as f64 / self.counts.requests.max(1) as f64
@@ -362,24 +368,34 @@ impl FleetObservation {
         states.sort_unstable();
         let counts = states.chunk_by(|a, b| a == b);
         let missing = counts.filter(|states| states[0] != Availability::Available);
-        let missing: Vec<String> = missing
-            .map(|states| format!("{} {}", states.len(), label(states[0])))
-            .collect();
-        missing.join(", ")
+        let missing = missing.map(|states| format!("{} {}", states.len(), label(states[0])));
+        missing.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Number of backends that get requests.
+    pub(super) fn up(&self) -> usize {
+        self.backends.iter().filter(|backend| backend.is_up).count()
+    }
+
+    /// How many backends get requests, and the states of the others, in words. `None`: all are available.
+    pub(super) fn incomplete(&self) -> Option<String> {
+        let missing = self.missing_backends();
+        let total = self.backends.len();
+        let up = self.up();
+        (!missing.is_empty()).then(|| format!("{up} of {total} backends get requests: {missing}"))
     }
 
     /// The first names of the models that backends list, such as `llama, qwen`.
     pub(super) fn listed_models(&self) -> String {
         let models = self.backends.iter().flat_map(|backend| &backend.models);
         let names: BTreeSet<&str> = models.map(|name| &**name).collect();
-        let first: Vec<&str> = names.into_iter().take(MAX_LISTED).collect();
-        first.join(", ")
+        first_of(names, MAX_LISTED, ", ")
     }
 
     /// The data that the rules about the engine of this backend lack because of the state of the backend, as
     /// text. `None`: the state does not prevent the evaluation of the rules, or the backend is unknown.
     pub(crate) fn exclusion(&self, id: &BackendId) -> Option<&'static str> {
-        let backend = self.backends.iter().find(|backend| backend.id == *id)?;
+        let backend = self.backend(id.as_str())?;
         match backend.state {
             Availability::Drained => Some("requests: the backend is drained"),
             Availability::Asleep => Some("requests: the engine is asleep"),
@@ -392,6 +408,16 @@ impl FleetObservation {
             Availability::Available | Availability::Ejected | Availability::Unknown => None,
         }
     }
+}
+
+/// The first `most` of these texts.
+pub(super) fn first_of<T: Borrow<str>>(
+    texts: impl IntoIterator<Item = T>,
+    most: usize,
+    separator: &str,
+) -> String {
+    let first: Vec<T> = texts.into_iter().take(most).collect();
+    first.join(separator)
 }
 
 /// Returns the words for a state after a number of backends, as in `2 of weight 0`.

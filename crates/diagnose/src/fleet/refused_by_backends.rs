@@ -5,9 +5,7 @@ use super::backend_failures::{PROXY_REMEDY, RATE_LIMIT_REMEDY};
 use super::observation::{FleetObservation, RecentCounts};
 use crate::debounce::VerdictDebounce;
 use crate::harm::is_critical_harm;
-use crate::verdict::{
-    Evidence, Origin, Verdict, VerdictDescription, VerdictScope, VerdictSeverity,
-};
+use crate::rule::prelude::*;
 use std::time::Instant;
 use tokenweir_protocol::openai::EngineError;
 use tokenweir_request::record::BY_PROXY;
@@ -16,9 +14,8 @@ use tokenweir_request::record::BY_PROXY;
 /// reason of the others.
 const STATUSES: [u16; 4] = [401, 403, 407, 429];
 
-pub(super) static REFUSED_BY_BACKENDS: VerdictDescription = VerdictDescription {
+pub(super) static REFUSED_BY_BACKENDS: DiagnosisRule = DiagnosisRule {
     name: "refused_by_backends",
-    scope: VerdictScope::Fleet,
     is_about_state: false,
     severity: "warning, info if the requests are at fault",
     meaning: "The backends, or a proxy in front of them, refuse requests: clients get 4xx.",
@@ -29,7 +26,7 @@ pub(super) static REFUSED_BY_BACKENDS: VerdictDescription = VerdictDescription {
     remedy: "The backends expect another key than they get. Set api_key of the backends in the \
              configuration, or give the clients the key of the backends.",
     disproof: "The access log has no request with this status of a backend in the last minute.",
-    pages: false,
+    ..DiagnosisRule::FLEET
 };
 
 /// The state of the rule between two evaluations.
@@ -51,11 +48,6 @@ struct Refusals {
     common: Option<String>,
 }
 
-const MEDIA_REMEDY: &str = "Make the host of the media reachable from the engines (name resolution, egress, --allowed-media-domains), \
-                            or let the client send the media inline.";
-const REQUEST_REMEDY: &str = "Compare these requests with what the engines accept: the access log has them. The error that the client \
-                              got names the parameter.";
-
 impl RefusedByBackends {
     /// The verdict of the rule, if its condition holds at `now`.
     pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<Verdict> {
@@ -68,15 +60,10 @@ impl RefusedByBackends {
         }
         self.debounce.since()?;
         let window = fleet.window_seconds;
-        Some(Verdict {
-            evidence: vec![
-                Evidence::new("refused_by_backends", count as f64, "requests", window),
-                Evidence::new("requests", counts.requests as f64, "requests", window),
-            ],
-            remedy: self.refusals.remedy().to_owned(),
-            origin: self.refusals.origin(),
-            ..REFUSED_BY_BACKENDS.verdict(self.refusals.severity(), Some(self.refusals.cause()))
-        })
+        Some(self.refusals.verdict().with([
+            Evidence::new("refused_by_backends", count as f64, "requests", window),
+            Evidence::new("requests", counts.requests as f64, "requests", window),
+        ]))
     }
 }
 
@@ -96,40 +83,37 @@ impl Refusals {
         })
     }
 
-    fn origin(&self) -> Origin {
-        match &self.source {
-            Some(source) if source.contains(BY_PROXY) => Origin::Network,
-            Some(source) if source.ends_with(EngineError::Media.as_str()) => Origin::Requests,
-            _ => Origin::Unknown,
-        }
-    }
-
-    fn severity(&self) -> VerdictSeverity {
-        if self.origin() > Origin::Unknown || STATUSES.contains(&self.status) {
-            VerdictSeverity::Warning
-        } else {
-            VerdictSeverity::Info
-        }
-    }
-
-    fn cause(&self) -> String {
+    /// The verdict of the rule, without its evidence.
+    fn verdict(&self) -> Verdict {
         let answered = match &self.source {
             Some(source) => format!("clients get {source}"),
             None => format!("the backends that were asked answer {}", self.status),
         };
-        match &self.common {
+        let cause = match &self.common {
             Some(common) => format!("{answered}, {common}"),
             None => answered,
-        }
-    }
-
-    fn remedy(&self) -> &'static str {
-        match self.origin() {
-            Origin::Network => PROXY_REMEDY,
-            Origin::Requests => MEDIA_REMEDY,
-            _ if self.status == 429 => RATE_LIMIT_REMEDY,
-            _ if STATUSES.contains(&self.status) => REFUSED_BY_BACKENDS.remedy,
-            _ => REQUEST_REMEDY,
+        };
+        let found = REFUSED_BY_BACKENDS.verdict(VerdictSeverity::Warning);
+        let found = found.because(cause);
+        match &self.source {
+            Some(source) if source.contains(BY_PROXY) => {
+                found.remedy(PROXY_REMEDY).at(Origin::Network)
+            }
+            Some(source) if source.ends_with(EngineError::Media.as_str()) => found
+                .remedy(
+                    "Make the host of the media reachable from the engines (name resolution, \
+                     egress, --allowed-media-domains), or let the client send the media inline.",
+                )
+                .at(Origin::Requests),
+            _ if self.status == 429 => found.remedy(RATE_LIMIT_REMEDY),
+            _ if STATUSES.contains(&self.status) => found,
+            _ => Verdict {
+                severity: VerdictSeverity::Info,
+                ..found.remedy(
+                    "Compare these requests with what the engines accept: the access log has \
+                     them. The error that the client got names the parameter.",
+                )
+            },
         }
     }
 }
@@ -193,10 +177,10 @@ mod tests {
             .into(),
             ..RecentCounts::default()
         };
-        let refusals = Refusals::of(&counts).unwrap();
-        assert_eq!(refusals.severity(), VerdictSeverity::Warning);
+        let found = Refusals::of(&counts).unwrap().verdict();
+        assert_eq!(found.severity, VerdictSeverity::Warning);
         let cause = format!("clients get {page}, all 40 with bodies above 8 kB");
-        assert_eq!(refusals.cause(), cause);
-        assert_eq!(refusals.remedy(), PROXY_REMEDY);
+        assert_eq!(found.cause_or_meaning(), cause);
+        assert_eq!(found.remedy, PROXY_REMEDY);
     }
 }

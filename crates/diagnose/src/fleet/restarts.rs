@@ -2,9 +2,9 @@
 
 use super::observation::FleetObservation;
 use crate::fatal_requests::FatalRequests;
-use crate::verdict::Origin;
-use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
-use std::collections::{HashMap, VecDeque};
+use crate::recent::Recent;
+use crate::rule::prelude::*;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_routing::resilience::Availability;
@@ -16,33 +16,24 @@ const WINDOW: Duration = Duration::from_mins(10);
 const MIN_INTERRUPTIONS: usize = 3;
 /// Minimum number of backends that were interrupted in the window, for a common cause.
 const MIN_ROLLED: usize = 2;
-const ROLLOUT: &str = "several backends restart one after another: cannot tell whether a rollout or a supervisor ends them without a \
-                       drain, or a fault that they share";
-const ROLLOUT_REMEDY: &str = "Drain each backend before its restart (tokenweir drain NAME), and wait until it is ready again before the \
-                              next one.";
 /// Minimum number of interruptions of all backends for requests that end engines.
 const MIN_FATAL: usize = 2;
-const FATAL_REMEDY: &str = "Block these requests, and do not send them again: look for a rare parameter, a long prompt or media in \
-                            them, and for the engine's last log lines before its end.";
 /// The verdict ends when the last interruption is older than this time plus twice the mean time between two
 /// interruptions.
 const CLEAR_AFTER: Duration = Duration::from_secs(20);
 
-pub(super) static BACKEND_RESTARTING: VerdictDescription = VerdictDescription {
+pub(super) static BACKEND_RESTARTING: DiagnosisRule = DiagnosisRule {
     name: "backend_restarting",
-    scope: VerdictScope::Backend,
-    is_about_state: false,
     severity: "warning, critical if more than 5 % of requests fail",
     meaning: "The backend fails and comes back again and again.",
     evidence: "In ten minutes the process of the backend restarted three times, or the backend \
                went down three times. Once is enough if, of the requests of one client or of one kind, three or more, \
                and three quarters, ended with their backend in three minutes, and few others did.",
-    excluded: "",
     remedy: "Read the end of the log before each restart. Usual causes are a lack of memory, a \
              request that crashes the engine, and a strict liveness probe. Set the weight of the \
              backend to 0 until it stays up.",
     disproof: "An operator or a deployment restarts the backend on purpose.",
-    pages: false,
+    ..DiagnosisRule::ENGINE
 };
 
 /// The interruptions of all backends, and the requests that can be their cause.
@@ -52,23 +43,14 @@ pub(super) struct Restarts {
     requests: FatalRequests,
 }
 
-/// Why backends restart.
-struct RestartCause {
-    text: String,
-    remedy: &'static str,
-    origin: Origin,
-    /// Minimum number of interruptions of a backend.
-    least: usize,
-}
-
 /// The interruptions of one backend.
 #[derive(Debug, Default)]
 struct Interruptions {
     /// The times of the restarts of the process in the window, the oldest first.
-    restarts: VecDeque<Instant>,
+    restarts: Recent<()>,
     /// The times at which the backend went down in the window, the oldest first. At most restarts, the
     /// backend also goes down.
-    downs: VecDeque<Instant>,
+    downs: Recent<()>,
     /// The number of restarts and the state at the last evaluation. `None`: no evaluation yet.
     last: Option<(u64, Availability)>,
     /// The number of metrics pages of another engine at the last evaluation.
@@ -90,57 +72,57 @@ impl Restarts {
             interruptions.observe(backend.restarts, backend.state, now);
         }
         let requests = self.requests.observe(&fleet.request_ends, now);
-        let common = self.common_cause(requests, fleet.backends.len());
         let severity = VerdictSeverity::of_harm(fleet.counts.failed, fleet.counts.requests);
+        let found = BACKEND_RESTARTING.verdict(severity);
+        let common = self.common_cause(&found, requests, fleet.backends.len());
+        let is_fatal = |it: &Verdict| it.origin == Origin::FatalRequests;
+        let least = if common.as_ref().is_some_and(is_fatal) {
+            1
+        } else {
+            MIN_INTERRUPTIONS
+        };
         let mut matches = Vec::new();
         for backend in &fleet.backends {
             let Some(interruptions) = self.backends.get(&backend.id) else {
                 continue;
             };
-            let least = common.as_ref().map_or(MIN_INTERRUPTIONS, |it| it.least);
             let Some((count, own)) = interruptions.repeated(least, now) else {
                 continue;
             };
-            let cause = common.as_ref().map_or(own, |it| it.text.as_str());
-            let found = BACKEND_RESTARTING.verdict(severity, Some(cause.to_owned()));
-            let remedy = common
-                .as_ref()
-                .map_or(BACKEND_RESTARTING.remedy, |it| it.remedy);
             let evidence =
                 Evidence::new("interruptions", count as f64, "times", WINDOW.as_secs_f64());
-            matches.push(Verdict {
-                backend: backend.id.to_string(),
-                evidence: vec![evidence],
-                remedy: remedy.to_owned(),
-                origin: common.as_ref().map_or(found.origin, |it| it.origin),
-                ..found
-            });
+            let found = common.clone().unwrap_or_else(|| found.clone().because(own));
+            matches.push(found.about(&backend.id).with([evidence]));
         }
         matches
     }
 
-    /// The cause if several backends are interrupted. `requests`: the requests that end engines.
-    fn common_cause(&self, requests: Option<String>, backends: usize) -> Option<RestartCause> {
+    /// The verdict with its cause if several backends are interrupted. `requests`: the requests that end engines.
+    fn common_cause(
+        &self,
+        found: &Verdict,
+        requests: Option<String>,
+        backends: usize,
+    ) -> Option<Verdict> {
         let interrupted = self.backends.values().filter(|known| known.count() > 0);
         let interrupted = interrupted.count();
         let total: usize = self.backends.values().map(Interruptions::count).sum();
         if let Some(text) = requests
             && total >= MIN_FATAL
         {
-            return Some(RestartCause {
-                text,
-                remedy: FATAL_REMEDY,
-                origin: Origin::FatalRequests,
-                least: 1,
-            });
+            let found = found.clone().because(text).remedy(
+                "Block these requests, and do not send them again: look for a rare \
+                 parameter, a long prompt or media in them, and for the engine's last \
+                 log lines before its end.",
+            );
+            return Some(found.at(Origin::FatalRequests));
         }
         let is_rollout = interrupted >= MIN_ROLLED && 3 * interrupted >= 2 * backends;
-        is_rollout.then(|| RestartCause {
-            text: ROLLOUT.to_owned(),
-            remedy: ROLLOUT_REMEDY,
-            origin: Origin::Missing,
-            least: MIN_INTERRUPTIONS,
-        })
+        let cause = "several backends restart one after another: cannot tell whether a rollout or \
+                     a supervisor ends them without a drain, or a fault that they share";
+        let remedy = "Drain each backend before its restart (tokenweir drain NAME), and wait \
+                      until it is ready again before the next one.";
+        is_rollout.then(|| found.clone().because(cause).remedy(remedy))
     }
 }
 
@@ -151,15 +133,13 @@ impl Interruptions {
     }
 
     fn observe(&mut self, restarts: u64, state: Availability, now: Instant) {
-        let is_old = |at: Instant| now.saturating_duration_since(at) >= WINDOW;
-        for times in [&mut self.restarts, &mut self.downs] {
-            while times.pop_front_if(|at| is_old(*at)).is_some() {}
-        }
+        self.restarts.forget(WINDOW, now);
+        self.downs.forget(WINDOW, now);
         if let Some((known, before)) = self.last.replace((restarts, state)) {
             let new = restarts.saturating_sub(known).min(MIN_INTERRUPTIONS as u64);
-            (0..new).for_each(|_| self.restarts.push_back(now));
+            (0..new).for_each(|_| self.restarts.add((), now));
             if state == Availability::Down && before != Availability::Down {
-                self.downs.push_back(now);
+                self.downs.add((), now);
             }
         }
     }
@@ -178,8 +158,8 @@ impl Interruptions {
         if times.len() < least {
             return None;
         }
-        let first = *times.front()?;
-        let last = *times.back()?;
+        let first = times.times().next()?;
+        let last = times.times().next_back()?;
         let spans = u32::try_from(times.len()).ok()?.saturating_sub(1).max(1);
         let usual = last.saturating_duration_since(first) / spans;
         let age = now.saturating_duration_since(last);

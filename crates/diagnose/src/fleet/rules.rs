@@ -6,14 +6,14 @@ use super::gateway_rules::{
     CERTIFICATE_EXPIRES, LOG_LINES_LOST, RELOAD_FAILED, SPANS_LOST, VERSION_TAKEN_OUT,
 };
 use super::limits::{GATEWAY_LIMIT, named};
-use super::observation::{AwaitedModel, DrainSummary, FleetBackend, FleetObservation};
+use super::observation::{AwaitedModel, DrainSummary, FleetBackend, FleetObservation, first_of};
 use super::refused_by_backends::REFUSED_BY_BACKENDS;
 use super::restarts::BACKEND_RESTARTING;
 use super::slow_clients::SLOW_CLIENTS;
 use super::starvation::GATEWAY_STARVED;
 use super::unserved_models::MODEL_GONE;
 use crate::harm::is_critical_harm;
-use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
+use crate::rule::prelude::*;
 use std::fmt::Write;
 use tokenweir_routing::resilience::{Availability, DownKind};
 
@@ -31,10 +31,8 @@ const MAX_NAMED: usize = 3;
 const STATE_SEVERITY: &str = "warning, info while it starts, critical if `no_capacity` holds or more than 5 % of requests \
                               are refused or slow for lack of capacity";
 
-pub(super) static NO_CAPACITY: VerdictDescription = VerdictDescription {
+pub(super) static NO_CAPACITY: DiagnosisRule = DiagnosisRule {
     name: "no_capacity",
-    scope: VerdictScope::Fleet,
-    is_about_state: true,
     severity: "critical",
     meaning: "No backend can take requests: every request waits or is refused.",
     evidence: "Every backend is down, drained, asleep, paused, ejected or of weight 0. The cause \
@@ -44,28 +42,24 @@ pub(super) static NO_CAPACITY: VerdictDescription = VerdictDescription {
              backend that is down.",
     disproof: "GET /readyz of the admin listener answers 200.",
     pages: true,
+    ..DiagnosisRule::FLEET
 };
 
-pub(super) static BACKEND_AWAITED: VerdictDescription = VerdictDescription {
+pub(super) static BACKEND_AWAITED: DiagnosisRule = DiagnosisRule {
     name: "backend_awaited",
-    scope: VerdictScope::Fleet,
-    is_about_state: true,
     severity: "warning, critical if more than 5 % of requests are refused for it",
     meaning: "Requests wait in the gateway, because no backend can serve their model.",
     evidence: "Requests wait for a model that no backend can serve now. The cause states the model, for \
                how long no backend could serve it, and the number of waiting requests.",
-    excluded: "",
     remedy: "Correct the name if the backends list the model under another one (models, served_as). Or start a backend that \
              serves the model. If none starts within admission.max_backend_wait, the \
              requests get 503.",
     disproof: "tokenweir_model_queue_requests is 0 for the model.",
-    pages: false,
+    ..DiagnosisRule::FLEET
 };
 
-pub(super) static SHEDDING: VerdictDescription = VerdictDescription {
+pub(super) static SHEDDING: DiagnosisRule = DiagnosisRule {
     name: "shedding",
-    scope: VerdictScope::Fleet,
-    is_about_state: true,
     severity: "warning, critical if more than 5 % of requests are refused or slow for lack of \
                capacity",
     meaning: "The gateway refuses requests, because no backend has capacity for them.",
@@ -75,13 +69,11 @@ pub(super) static SHEDDING: VerdictDescription = VerdictDescription {
     remedy: "Undrain or restart the backends that get no requests. If all get requests, add \
              backends.",
     disproof: "The access log has no request with outcome rejected in the last minute.",
-    pages: false,
+    ..DiagnosisRule::FLEET
 };
 
-pub(super) static BACKEND_DOWN: VerdictDescription = VerdictDescription {
+pub(super) static BACKEND_DOWN: DiagnosisRule = DiagnosisRule {
     name: "backend_down",
-    scope: VerdictScope::Backend,
-    is_about_state: true,
     severity: STATE_SEVERITY,
     meaning: "The backend is down: it gets no requests.",
     evidence: "Health checks or connections fail, or the engine makes no progress. The cause names \
@@ -89,13 +81,11 @@ pub(super) static BACKEND_DOWN: VerdictDescription = VerdictDescription {
     excluded: "the backend is drained",
     remedy: "Read the log of the backend and restart it.",
     disproof: "curl http://BACKEND/health answers 200 on the machine of the gateway.",
-    pages: false,
+    ..DiagnosisRule::BACKEND
 };
 
-pub(super) static BACKEND_EJECTED: VerdictDescription = VerdictDescription {
+pub(super) static BACKEND_EJECTED: DiagnosisRule = DiagnosisRule {
     name: "backend_ejected",
-    scope: VerdictScope::Backend,
-    is_about_state: true,
     severity: STATE_SEVERITY,
     meaning: "The circuit breaker has ejected the backend, because its requests failed.",
     evidence: "The state of the backend is `ejected`. In panic mode, when most backends are \
@@ -103,25 +93,22 @@ pub(super) static BACKEND_EJECTED: VerdictDescription = VerdictDescription {
     excluded: "`backend_failing` holds",
     remedy: "Read the log of the backend. The access log has the failed requests.",
     disproof: "Requests that are sent directly to the backend succeed.",
-    pages: false,
+    ..DiagnosisRule::BACKEND
 };
 
-static BACKEND_DRAINED: VerdictDescription = VerdictDescription {
+static BACKEND_DRAINED: DiagnosisRule = DiagnosisRule {
     name: "backend_drained",
-    scope: VerdictScope::Backend,
-    is_about_state: true,
     severity: "info, warning after an hour if the drain has no end, critical as `backend_down`",
     meaning: "The backend is drained: it gets no new requests.",
     evidence: "The state of the backend is `drained`. The cause says who drained it, when, until \
                when and why.",
-    excluded: "",
     remedy: "End the drain when the work is done: tokenweir undrain NAME, or d in tokenweir top.",
     disproof: "GET /status shows drained: false for the backend.",
-    pages: false,
+    ..DiagnosisRule::BACKEND
 };
 
 /// All rules about the fleet and the gateway, the most urgent first.
-pub static FLEET_RULES: [&VerdictDescription; 19] = [
+pub static FLEET_RULES: [&DiagnosisRule; 19] = [
     &NO_CAPACITY,
     &BACKEND_AWAITED,
     &SHEDDING,
@@ -162,30 +149,22 @@ pub(super) fn judge(fleet: &FleetObservation) -> Vec<Verdict> {
     let is_harmful = has_no_capacity
         || is_shedding(fleet) && is_critical(fleet.counts.refused)
         || is_critical(fleet.counts.waited);
-    let severity = if is_harmful {
-        VerdictSeverity::Critical
-    } else {
-        VerdictSeverity::Warning
-    };
+    let severity = VerdictSeverity::critical_if(is_harmful);
     let mut matches = Vec::new();
     if has_no_capacity {
-        let missing = fleet.missing_backends();
-        let cause = if missing.is_empty() {
-            "there are no backends".to_owned()
-        } else {
-            missing
-        };
-        matches.push(for_all(&NO_CAPACITY, severity, cause, fleet));
+        let mut cause = fleet.missing_backends();
+        if cause.is_empty() {
+            "there are no backends".clone_into(&mut cause);
+        }
+        let found = NO_CAPACITY.verdict(severity).because(cause);
+        matches.push(found.with(of_refusals(fleet)));
     } else if is_shedding(fleet) && !is_of_awaited(fleet) {
-        matches.push(for_all(&SHEDDING, severity, shedding_cause(fleet), fleet));
+        let found = SHEDDING.verdict(severity).because(shedding_cause(fleet));
+        matches.push(found.with(of_refusals(fleet)));
     }
     matches.extend(backend_awaited(fleet, severity));
-    matches.extend(
-        fleet
-            .backends
-            .iter()
-            .filter_map(|backend| judge_backend(backend, severity)),
-    );
+    let backends = fleet.backends.iter();
+    matches.extend(backends.filter_map(|backend| judge_backend(backend, severity)));
     matches
 }
 
@@ -196,36 +175,34 @@ fn judge_backend(backend: &FleetBackend, severity: VerdictSeverity) -> Option<Ve
         | Availability::Starting
         | Availability::Scaling
         | Availability::Retired => {
-            let kind = backend.reason.as_deref().and_then(DownKind::of_reason);
-            let cause = kind.map(|kind| kind.cause.to_owned());
-            let down = BACKEND_DOWN.verdict(severity, cause.or_else(|| backend.reason.clone()));
-            let remedy = kind.map_or(BACKEND_DOWN.remedy, |kind| kind.remedy);
+            let down = BACKEND_DOWN.verdict(severity);
+            let reason = backend.reason.as_deref();
             if backend.state == Availability::Starting && severity < VerdictSeverity::Critical {
-                let cause = Some("it starts".to_owned());
-                let starts = BACKEND_DOWN.verdict(VerdictSeverity::Info, cause);
-                return Some(Verdict {
-                    backend: backend.id.to_string(),
-                    ..starts
-                });
-            }
-            Verdict {
-                remedy: remedy.to_owned(),
-                ..down
-            }
-        }
-        Availability::Ejected => {
-            let panic = "it gets requests nevertheless, because most backends are ejected";
-            let cause = backend.is_up.then(|| panic.to_owned());
-            BACKEND_EJECTED.verdict(severity, cause)
-        }
-        Availability::Drained => {
-            let is_harmful = severity == VerdictSeverity::Critical;
-            let severity = if is_harmful {
-                severity
+                BACKEND_DOWN
+                    .verdict(VerdictSeverity::Info)
+                    .because("it starts")
+            } else if let Some(kind) = reason.and_then(DownKind::of_reason) {
+                down.because(kind.cause).remedy(kind.remedy)
             } else {
+                let cause = backend.reason.clone().map(Into::into);
+                Verdict { cause, ..down }
+            }
+        }
+        Availability::Ejected if backend.is_up => BACKEND_EJECTED
+            .verdict(severity)
+            .because("it gets requests nevertheless, because most backends are ejected"),
+        Availability::Ejected => BACKEND_EJECTED.verdict(severity),
+        Availability::Drained => {
+            let severity = if severity < VerdictSeverity::Critical {
                 drain_severity(backend)
+            } else {
+                severity
             };
-            BACKEND_DRAINED.verdict(severity, backend.drain.as_ref().map(drain_cause))
+            let cause = backend.drain.as_ref().map(drain_cause).map(Into::into);
+            Verdict {
+                cause,
+                ..BACKEND_DRAINED.verdict(severity)
+            }
         }
         Availability::Available
         | Availability::Asleep
@@ -233,10 +210,7 @@ fn judge_backend(backend: &FleetBackend, severity: VerdictSeverity) -> Option<Ve
         | Availability::ZeroWeight
         | Availability::Unknown => return None,
     };
-    Some(Verdict {
-        backend: backend.id.to_string(),
-        ..found
-    })
+    Some(found.about(&backend.id))
 }
 
 /// Whether the gateway refuses enough requests for [`SHEDDING`], mostly for lack of backends.
@@ -257,29 +231,10 @@ fn is_of_awaited(fleet: &FleetObservation) -> bool {
 /// The verdict of [`BACKEND_AWAITED`]. `None`: no request waits for a backend of its model.
 fn backend_awaited(fleet: &FleetObservation, severity: VerdictSeverity) -> Option<Verdict> {
     let models = &fleet.awaited_models;
-    let longest = models.iter().map(|model| model.seconds).fold(0.0, f64::max);
-    let causes = models.iter().take(MAX_NAMED).map(
-        |AwaitedModel {
-             model,
-             requests,
-             seconds,
-             served_as,
-         }| {
-            let requests = if *requests == 1 {
-                "1 request waits"
-            } else {
-                &format!("{requests} requests wait")
-            };
-            let named = served_as.as_ref().map_or_else(String::new, |name| {
-                format!(" under the name `{name}` (models[].served_as)")
-            });
-            format!(
-                "no backend of {model}{named} for {}, {requests}",
-                minutes(*seconds)
-            )
-        },
-    );
-    let mut cause = causes.collect::<Vec<_>>().join("; ");
+    if models.is_empty() {
+        return None;
+    }
+    let mut cause = first_of(models.iter().map(AwaitedModel::words), MAX_NAMED, "; ");
     if models.len() > MAX_NAMED {
         // Writing to a string cannot fail.
         let _ = write!(cause, "; and {} more models", models.len() - MAX_NAMED);
@@ -289,81 +244,72 @@ fn backend_awaited(fleet: &FleetObservation, severity: VerdictSeverity) -> Optio
         let _ = write!(cause, "; the backends list {listed}");
     }
     let waiting = models.iter().map(|model| model.requests).sum::<usize>();
-    let evidence = vec![Evidence::new(
-        "waiting_in_gateway",
-        waiting as f64,
-        "requests",
-        longest,
-    )];
+    let longest = models.iter().map(|model| model.seconds).fold(0.0, f64::max);
+    let evidence = Evidence::new("waiting_in_gateway", waiting as f64, "requests", longest);
     let severity = if is_of_awaited(fleet) {
         severity
     } else {
         VerdictSeverity::Warning
     };
-    let found = BACKEND_AWAITED.verdict(severity, Some(cause));
-    (!models.is_empty()).then_some(Verdict { evidence, ..found })
+    let found = BACKEND_AWAITED.verdict(severity).because(cause);
+    Some(found.with([evidence]))
 }
 
-fn for_all(
-    rule: &VerdictDescription,
-    severity: VerdictSeverity,
-    cause: String,
-    fleet: &FleetObservation,
-) -> Verdict {
+impl AwaitedModel {
+    fn words(&self) -> String {
+        let requests = if self.requests == 1 {
+            "1 request waits"
+        } else {
+            &format!("{} requests wait", self.requests)
+        };
+        let named = self.served_as.as_ref().map_or_else(String::new, |name| {
+            format!(" under the name `{name}` (models[].served_as)")
+        });
+        let time = minutes(self.seconds);
+        format!("no backend of {}{named} for {time}, {requests}", self.model)
+    }
+}
+
+/// The evidence that requests are refused or wait for lack of capacity.
+fn of_refusals(fleet: &FleetObservation) -> Vec<Evidence> {
     let evidence = |measure, value, unit| Evidence::new(measure, value, unit, fleet.window_seconds);
-    let evidence = vec![
+    vec![
         evidence("refused_share", fleet.refused_share(), "ratio"),
         evidence("refused", fleet.counts.refused as f64, "requests"),
         evidence("waiting_in_gateway", fleet.queued as f64, "requests"),
-    ];
-    Verdict {
-        evidence,
-        ..rule.verdict(severity, Some(cause))
-    }
+    ]
 }
 
 fn shedding_cause(fleet: &FleetObservation) -> String {
-    let missing = fleet.missing_backends();
-    let total = fleet.backends.len();
-    if missing.is_empty() {
-        let because = fleet.counts.refused_because.as_deref();
-        let setting = match because {
-            Some("saturated" | "shed") => fleet.setting("admission.queue_capacity"),
-            Some("queue_timeout") => fleet.setting("admission.max_wait"),
-            _ => None,
-        };
-        return match because {
-            Some("saturated" | "shed" | "queue_timeout" | "late") => match setting {
-                Some(setting) => {
-                    format!("every backend is full, and {} is reached", named(setting))
-                }
-                None => "every backend is full".to_owned(),
-            },
-            Some(reason) => {
-                let reason = reason.replace('_', " ");
-                format!("not the load of the backends: most refusals have the reason {reason}")
-            }
-            None => "every backend is full, or the gateway is at its own limit".to_owned(),
-        };
+    if let Some(incomplete) = fleet.incomplete() {
+        return incomplete;
     }
-    let up = fleet
-        .backends
-        .iter()
-        .filter(|backend| backend.is_up)
-        .count();
-    format!("{up} of {total} backends get requests: {missing}")
+    let setting = match fleet.counts.refused_because.as_deref() {
+        Some("saturated" | "shed") => fleet.setting("admission.queue_capacity"),
+        Some("queue_timeout") => fleet.setting("admission.max_wait"),
+        Some("late") => None,
+        Some(reason) => {
+            let reason = reason.replace('_', " ");
+            return format!("not the load of the backends: most refusals have the reason {reason}");
+        }
+        None => return "every backend is full, or the gateway is at its own limit".to_owned(),
+    };
+    match setting {
+        Some(setting) => format!("every backend is full, and {} is reached", named(setting)),
+        None => "every backend is full".to_owned(),
+    }
 }
 
 /// The severity of a drain that harms no requests: info, because it is deliberate, or a warning if it seems
 /// forgotten.
 fn drain_severity(backend: &FleetBackend) -> VerdictSeverity {
-    let is_forgotten = |drain: &DrainSummary| {
-        drain.remaining_seconds.is_none() && drain.age_seconds >= FORGOTTEN_DRAIN_SECONDS
-    };
-    if backend.drain.as_ref().is_some_and(is_forgotten) {
-        VerdictSeverity::Warning
-    } else {
-        VerdictSeverity::Info
+    match &backend.drain {
+        Some(DrainSummary {
+            remaining_seconds: None,
+            age_seconds,
+            ..
+        }) if *age_seconds >= FORGOTTEN_DRAIN_SECONDS => VerdictSeverity::Warning,
+        _ => VerdictSeverity::Info,
     }
 }
 

@@ -2,8 +2,9 @@
 
 use super::observation::{CpuSupply, RecentStarts};
 use crate::debounce::VerdictDebounce;
-use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
-use std::collections::VecDeque;
+use crate::recent::Recent;
+use crate::rule::prelude::*;
+
 use std::time::{Duration, Instant};
 
 /// Minimum mean delay of a timer, in seconds, at which the gateway lacks CPU time. Usual delays are below 5 ms.
@@ -27,13 +28,9 @@ const CLOCK_STEP_SECONDS: f64 = 2.0;
 
 /// Time for which a pause disturbs what the gateway measures.
 const DISTURBED_FOR: Duration = Duration::from_secs(9);
-const PAUSE_REMEDY: &str = "Look at the machine of the gateway: steal time, snapshots and live migrations of its VM, swapping \
-                            (swapoff, a memory limit), a debugger, a cgroup freezer.";
 
-pub(super) static GATEWAY_STARVED: VerdictDescription = VerdictDescription {
+pub(super) static GATEWAY_STARVED: DiagnosisRule = DiagnosisRule {
     name: "gateway_starved",
-    scope: VerdictScope::Gateway,
-    is_about_state: true,
     severity: "warning, critical if it was killed twice",
     meaning: "The gateway gets too little CPU time, stands still, or is killed and started again. Its times are lower bounds: its clock begins when it reads a \
               request, and clients wait before that.",
@@ -42,11 +39,10 @@ pub(super) static GATEWAY_STARVED: VerdictDescription = VerdictDescription {
                stood still twice for 0.7 s or more, or once for 2 s: punctual timers between late ones, or a wall clock that jumps. \
                Or in the last ten minutes a process of this gateway ended without its last step. Without a folder for its \
                state (`timeline.file`, STATE_DIRECTORY, RUNTIME_DIRECTORY or a folder for temporary files) earlier starts are unknown.",
-    excluded: "",
     remedy: "Raise the CPU limit of the gateway (resources.limits.cpu, CPUQuota=) or remove it, or move other \
              processes to another machine.",
     disproof: "tokenweir_scheduling_delay_seconds is below 5 ms.",
-    pages: false,
+    ..DiagnosisRule::GATEWAY
 };
 
 /// The state of the rule between two evaluations.
@@ -58,7 +54,7 @@ pub(super) struct Starvation {
     /// What the last evaluation that found the condition observed.
     found: Observation,
     /// The pauses of the last two minutes, the oldest first.
-    pauses: VecDeque<Pauses>,
+    pauses: Recent<Pauses>,
     /// The last evaluation that shows that the gateway stood still or was starved.
     disturbed_at: Option<Instant>,
 }
@@ -66,7 +62,6 @@ pub(super) struct Starvation {
 /// The pauses of the whole process between two evaluations.
 #[derive(Debug, Clone, Copy)]
 struct Pauses {
-    at: Instant,
     count: u64,
     longest_seconds: f64,
     /// Whether only the wall clock shows them.
@@ -84,9 +79,6 @@ struct Observation {
     waiting_share: f64,
 }
 
-const KILLED_REMEDY: &str = "Look for the reason of the kills: the memory limit of its container (OOMKilled, dmesg), a liveness probe, the \
-                             supervisor (systemctl status, kubectl describe pod), its node.";
-
 /// The verdict about a gateway that was killed and started again. `None`: the processes before this one ended cleanly,
 /// or are unknown.
 pub(super) fn killed(starts: &RecentStarts) -> Option<Verdict> {
@@ -101,15 +93,21 @@ pub(super) fn killed(starts: &RecentStarts) -> Option<Verdict> {
         _ => VerdictSeverity::Critical,
     };
     let cause = format!(
-        "the gateway itself was killed: it started {age_seconds:.0} s ago, {starts} starts in 10 min, {unclean_ends} of the \
-         processes before did not end cleanly; all open requests ended with them"
+        "the gateway itself was killed: it started {age_seconds:.0} s ago, {starts} starts in 10 \
+         min, {unclean_ends} of the processes before did not end cleanly; all open requests \
+         ended with them"
     );
     let evidence = Evidence::new("unclean_ends", unclean_ends as f64, "processes", 600.0);
-    Some(Verdict {
-        evidence: vec![evidence],
-        remedy: KILLED_REMEDY.to_owned(),
-        ..GATEWAY_STARVED.verdict(severity, Some(cause))
-    })
+    let found = GATEWAY_STARVED.verdict(severity).because(cause);
+    Some(
+        found
+            .remedy(
+                "Look for the reason of the kills: the memory limit of its container (OOMKilled, \
+                 dmesg), a liveness probe, the supervisor (systemctl status, kubectl describe \
+                 pod), its node.",
+            )
+            .with([evidence]),
+    )
 }
 
 impl Starvation {
@@ -120,23 +118,20 @@ impl Starvation {
         let observed = Observation::between(&before, cpu, seconds);
         let is_found = observed.is_some_and(Observation::is_starved);
         self.note_pauses(&before, cpu, seconds, now);
-        let has_paused = self.pauses.back().is_some_and(|pauses| pauses.at == now);
+        let has_paused = self.pauses.times().next_back() == Some(now);
         if is_found || has_paused {
             self.disturbed_at = Some(now);
         }
         self.debounce.update(is_found, now);
+        let verdict = GATEWAY_STARVED.verdict(VerdictSeverity::Warning);
         if let Some(cause) = self.pause_cause() {
-            let longest = self.longest_pause();
-            return Some(Verdict {
-                evidence: vec![Evidence::new(
-                    "longest_pause",
-                    longest,
-                    "s",
-                    PAUSE_WINDOW.as_secs_f64(),
-                )],
-                remedy: PAUSE_REMEDY.to_owned(),
-                ..GATEWAY_STARVED.verdict(VerdictSeverity::Warning, Some(cause))
-            });
+            let seconds = PAUSE_WINDOW.as_secs_f64();
+            let longest = Evidence::new("longest_pause", self.longest_pause(), "s", seconds);
+            let verdict = verdict.because(cause).remedy(
+                "Look at the machine of the gateway: steal time, snapshots and live migrations \
+                 of its VM, swapping (swapoff, a memory limit), a debugger, a cgroup freezer.",
+            );
+            return Some(verdict.with([longest]));
         }
         if is_found && let Some(observed) = observed {
             self.found = observed;
@@ -144,18 +139,13 @@ impl Starvation {
         self.debounce.since()?;
         let found = self.found;
         let evidence = |measure, value, unit| Evidence::new(measure, value, unit, seconds);
-        Some(Verdict {
-            evidence: vec![
-                evidence("scheduling_delay_mean", found.late_seconds, "s"),
-                evidence("cpu_throttled", found.throttled_share, "ratio"),
-                evidence("cpu_waiting", found.waiting_share, "ratio"),
-            ],
-            ..GATEWAY_STARVED.verdict(VerdictSeverity::Warning, Some(found.cause()))
-        })
+        Some(verdict.because(found.cause()).with([
+            evidence("scheduling_delay_mean", found.late_seconds, "s"),
+            evidence("cpu_throttled", found.throttled_share, "ratio"),
+            evidence("cpu_waiting", found.waiting_share, "ratio"),
+        ]))
     }
-}
 
-impl Starvation {
     /// Whether the times that the gateway measured since the last evaluation say nothing about backends: it stood
     /// still or was starved in this time, or in the time before, in which their requests began.
     pub(super) fn is_disturbed(&self, now: Instant) -> bool {
@@ -164,25 +154,21 @@ impl Starvation {
     }
 
     fn note_pauses(&mut self, before: &CpuSupply, after: &CpuSupply, seconds: f64, now: Instant) {
-        let is_old = |it: &mut Pauses| now.saturating_duration_since(it.at) >= PAUSE_WINDOW;
-        while self.pauses.pop_front_if(is_old).is_some() {}
+        self.pauses.forget(PAUSE_WINDOW, now);
         let count = after.pauses.saturating_sub(before.pauses);
         let step = after.wall_seconds - before.wall_seconds - seconds;
         let is_clock_step = before.wall_seconds > 0.0 && step >= CLOCK_STEP_SECONDS;
-        if count > 0 {
-            self.pauses.push_back(Pauses {
-                at: now,
-                count,
-                longest_seconds: after.longest_pause_seconds,
-                is_clock_step: false,
-            });
-        } else if is_clock_step {
-            self.pauses.push_back(Pauses {
-                at: now,
-                count: 1,
-                longest_seconds: step,
-                is_clock_step,
-            });
+        let pauses = Pauses {
+            count: count.max(1),
+            longest_seconds: if count > 0 {
+                after.longest_pause_seconds
+            } else {
+                step
+            },
+            is_clock_step: count == 0,
+        };
+        if count > 0 || is_clock_step {
+            self.pauses.add(pauses, now);
         }
     }
 
@@ -209,7 +195,8 @@ impl Starvation {
             format!("{count} times")
         };
         Some(format!(
-            "it stood still {times} in two minutes, for up to {longest:.1} s: {why}; backends are not to blame"
+            "it stood still {times} in two minutes, for up to {longest:.1} s: {why}; backends \
+             are not to blame"
         ))
     }
 }

@@ -1,8 +1,9 @@
 //! The rule about a model that no backend lists any more, although clients still send requests for it.
 
-use super::observation::FleetObservation;
-use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
-use std::collections::{BTreeMap, VecDeque};
+use super::observation::{FleetObservation, first_of};
+use crate::recent::Recent;
+use crate::rule::prelude::*;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Time without a request for a model after which the verdict does not name the model any more.
@@ -12,19 +13,16 @@ const SEVERITY_WINDOW: Duration = Duration::from_secs(30);
 /// Maximum number of models that the cause of the verdict names.
 const MAX_NAMED: usize = 3;
 
-pub(super) static MODEL_GONE: VerdictDescription = VerdictDescription {
+pub(super) static MODEL_GONE: DiagnosisRule = DiagnosisRule {
     name: "model_gone",
-    scope: VerdictScope::Fleet,
-    is_about_state: true,
     severity: "warning, critical if more than 5 % of requests get this 404",
     meaning: "Requests come for a model that no backend lists any more: all fail with 404.",
     evidence: "In the last five minutes a request got 404 for a model that a backend listed before \
                or the configuration names. No backend lists it now; one that is down keeps its list.",
-    excluded: "",
     remedy: "Start a backend with the model, or load the LoRA adapter again (--lora-modules). Or \
              give the name to another model (served_as in models).",
     disproof: "GET /v1/models of the gateway lists the model.",
-    pages: false,
+    ..DiagnosisRule::FLEET
 };
 
 /// The models that requests named and that no backend lists, by name.
@@ -35,48 +33,21 @@ pub(super) struct UnservedModels(BTreeMap<String, UnservedModel>);
 struct UnservedModel {
     /// Number of requests for the model so far, as of the last evaluation.
     total: u64,
-    /// The evaluations that found new requests for the model, each with the number of these requests. The
-    /// oldest evaluation is first.
-    recent: VecDeque<(Instant, u64)>,
+    /// The number of new requests of each evaluation that found some.
+    recent: Recent<u64>,
 }
 
 impl UnservedModels {
     /// The verdict of the rule, if its condition holds at `now`.
     pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<Verdict> {
-        let age = |at: Instant| now.saturating_duration_since(at);
-        self.0
-            .retain(|name, _| fleet.unserved_models.iter().any(|(other, _)| other == name));
-        for (name, total) in &fleet.unserved_models {
-            let model = self.0.entry(name.clone()).or_default();
-            let new = total.saturating_sub(model.total);
-            model.total = *total;
-            if new > 0 {
-                model.recent.push_back((now, new));
-            }
-            while model
-                .recent
-                .pop_front_if(|(at, _)| age(*at) >= FORGET_AFTER)
-                .is_some()
-            {}
-        }
-        let missed = self.0.iter().filter(|(_, model)| !model.recent.is_empty());
+        self.observe(fleet, now);
+        let missed = self.0.iter().filter(|(_, model)| model.recent.len() > 0);
         let missed: Vec<(&String, &UnservedModel)> = missed.collect();
+        let names = missed.iter().map(|(name, _)| name.as_str());
+        let mut cause = first_of(names, MAX_NAMED, ", ");
         if missed.is_empty() {
             return None;
         }
-        let sum = |window: Duration| {
-            let recent = missed.iter().flat_map(|(_, model)| &model.recent);
-            recent
-                .filter(|(at, _)| age(*at) < window)
-                .map(|(_, requests)| requests)
-                .sum::<u64>()
-        };
-        let names: Vec<&str> = missed
-            .iter()
-            .take(MAX_NAMED)
-            .map(|(name, _)| name.as_str())
-            .collect();
-        let mut cause = names.join(", ");
         if missed.len() > MAX_NAMED {
             cause = format!("{cause} and {} more", missed.len() - MAX_NAMED);
         }
@@ -84,18 +55,31 @@ impl UnservedModels {
         if !listed.is_empty() {
             cause = format!("{cause}; the backends list {listed}");
         }
+        let sum = |window: Duration| {
+            let recent = missed.iter().map(|(_, model)| &model.recent);
+            recent.flat_map(|it| it.within(window, now)).sum::<u64>()
+        };
         let failed = sum(FORGET_AFTER) as f64;
         let seconds = FORGET_AFTER.as_secs_f64();
+        let evidence = Evidence::new("failed_requests", failed, "requests", seconds);
         let severity = VerdictSeverity::of_harm(sum(SEVERITY_WINDOW), fleet.counts.requests);
-        Some(Verdict {
-            evidence: vec![Evidence::new(
-                "failed_requests",
-                failed,
-                "requests",
-                seconds,
-            )],
-            ..MODEL_GONE.verdict(severity, Some(cause))
-        })
+        let found = MODEL_GONE.verdict(severity).because(cause);
+        Some(found.with([evidence]))
+    }
+
+    fn observe(&mut self, fleet: &FleetObservation, now: Instant) {
+        let unserved = &fleet.unserved_models;
+        self.0
+            .retain(|name, _| unserved.iter().any(|(other, _)| other == name));
+        for (name, total) in unserved {
+            let model = self.0.entry(name.clone()).or_default();
+            let new = total.saturating_sub(model.total);
+            model.total = *total;
+            model.recent.forget(FORGET_AFTER, now);
+            if new > 0 {
+                model.recent.add(new, now);
+            }
+        }
     }
 }
 

@@ -3,8 +3,9 @@
 
 use super::measure::{self, WindowMeasure};
 use super::sample::{DiagnosisSample, EVERY};
+use super::signals::{GatewayObservations, StepSignal};
 use super::statistics::RobustBaseline;
-use super::step::{HistoryStep, StepSignal};
+use super::step::HistoryStep;
 use super::window::{LONG_WINDOW, StepWindow};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -141,10 +142,10 @@ impl BackendHistory {
 
     /// Forgets the measures that depend on the process of the backend.
     fn forget_process(&mut self) {
-        for measure in WindowMeasure::ALL
-            .into_iter()
-            .filter(|measure| !measure.survives_restart())
-        {
+        for measure in WindowMeasure::ALL {
+            if measure.survives_restart() {
+                continue;
+            }
             self.minutes
                 .iter_mut()
                 .chain(&mut self.first)
@@ -177,9 +178,9 @@ impl BackendHistory {
 
     /// The steps of the last `span` before the newest step.
     pub(crate) fn window(&self, span: Duration) -> StepWindow<'_> {
-        let now = self.steps.back().map(|step| step.at);
+        let newest = self.steps.back();
         let is_old = |step: &&HistoryStep| {
-            now.is_some_and(|now| now.saturating_duration_since(step.at) >= span)
+            newest.is_some_and(|newest| newest.at.saturating_duration_since(step.at) >= span)
         };
         StepWindow::starting_at(&self.steps, self.steps.iter().take_while(is_old).count())
     }
@@ -196,22 +197,22 @@ impl BackendHistory {
 
     /// Whether both backends serve the same models. Also true if the models of neither are known.
     pub(crate) fn has_models_of(&self, other: &Self) -> bool {
-        let models = |history: &Self| Some(history.last_sample?.gateway?.models);
+        let models = |history: &Self| history.gateway().map(|it| it.models);
         models(self) == models(other)
     }
 
     /// The weight of the backend. 1 if the weight is not known.
     pub(crate) fn weight(&self) -> u32 {
-        self.last_sample
-            .and_then(|last| last.gateway)
-            .map_or(1, |gateway| gateway.weight)
+        self.gateway().map_or(1, |gateway| gateway.weight)
     }
 
     /// Greatest number of sequences that the engine has run at once since its start, as far as known.
     pub(crate) fn most_running(&self) -> u32 {
-        self.last_sample
-            .and_then(|last| last.gateway)
-            .map_or(0, |gateway| gateway.most_running)
+        self.gateway().map_or(0, |gateway| gateway.most_running)
+    }
+
+    fn gateway(&self) -> Option<GatewayObservations> {
+        self.last_sample?.gateway
     }
 
     /// Whether the backend had no requests in any step of the last `span`. False if the number of requests
@@ -229,13 +230,8 @@ impl BackendHistory {
 
     /// Whether the backend process restarted less than `span` before the newest step.
     pub(crate) fn has_restarted_within(&self, span: Duration) -> bool {
-        self.is_within(self.restarted_at, span)
-    }
-
-    fn is_within(&self, then: Option<Instant>, span: Duration) -> bool {
-        let now = self.steps.back().map(|step| step.at);
-        let age = |then| Some(now?.saturating_duration_since(then));
-        then.and_then(age).is_some_and(|age| age < span)
+        let newest = self.steps.back().zip(self.restarted_at);
+        newest.is_some_and(|(step, then)| step.at.saturating_duration_since(then) < span)
     }
 
     /// The load from the last known metrics page. The page may be older than the last sample, so
@@ -263,7 +259,7 @@ impl Default for BackendHistory {
 
 #[cfg(test)]
 mod tests {
-    use super::super::step::StepSignal;
+    use super::super::signals::StepSignal;
     use super::*;
     use tokenweir_protocol::clock;
 

@@ -1,58 +1,140 @@
 //! The measures of a window of steps, with the name, the unit and the computation of each measure. Rules
 //! evaluate the measures, evidence contains them, and each measure has a baseline.
 
-use super::step::StepSignal;
+use super::signals::StepSignal;
 use super::window::StepWindow;
 use tokenweir_protocol::named_enum;
 
-named_enum! {
-    /// A measure that is computed from a window of steps. Evidence and anomalies contain its name.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub(crate) enum WindowMeasure {
-        KvUsage = "kv_usage",
-        KvUsageP90 = "kv_usage_p90",
-        Waiting = "waiting",
-        Running = "running",
-        PreemptionRate = "preemptions_per_second",
-        PreemptionsPerRequest = "preemptions_per_request",
-        PrefixHitRatio = "prefix_hit_ratio",
-        QueueTime = "queue_time_mean",
-        PrefillTime = "prefill_time_mean",
-        Prefilling = "in_prefill",
-        EngineTtft = "engine_ttft_mean",
-        EngineInterToken = "engine_inter_token_mean",
-        GenerationRate = "generation_tokens_per_second",
-        Ttft = "ttft_mean",
-        SlowShare = "slow_first_outputs",
-        GapP99 = "inter_token_p99",
-        InFlight = "in_flight",
-        CancelRatio = "cancelled",
-        EmptyShare = "empty_responses",
-        CutShare = "cut_responses",
-        FrontEnd = "front_end_lag",
-        StallsPerStream = "stalls_per_stream",
-        ReusablePrompt = "reusable_prompt",
-        KnownPrompt = "known_prompt",
-        RequestSeconds = "request_seconds_mean",
-        SecondsPerToken = "seconds_per_output_token",
-        RequestRate = "requests_per_second",
-        PromptTokens = "prompt_tokens_mean",
-        AnswerTokens = "output_tokens_mean",
-        AnswerLength = "output_length",
-        RepetitiveShare = "repetitive_texts",
-        DistinctPieces = "distinct_pieces",
-        PieceBytes = "piece_bytes",
-        NonAsciiShare = "non_ascii_text",
-        DamagedShare = "damaged_texts",
-        ToolCallShare = "tool_calls",
-        MissingJsonShare = "missing_json",
-        ReasoningAloneShare = "reasoning_alone",
-        WrongUsageShare = "wrong_token_counts",
-        DraftAcceptance = "draft_acceptance",
-        GpuUtilization = "gpu_utilization",
-        GpuThrottled = "gpu_throttled",
-        GpuTemperature = "gpu_temperature",
-    }
+/// Declares the measures. A row has the name, the unit, the change that can harm requests, the source of the value and
+/// its minimum, and the words for a change.
+macro_rules! measures {
+    ($($measure:ident = $name:literal, $unit:literal, $change:ident:
+        $source:ident($($signal:ident),* $(; $min:expr)?) $(, $kind:ident $words:literal)?;)+) => {
+        named_enum! {
+            /// A measure that is computed from a window of steps. Evidence and anomalies contain its name.
+            pub(crate) enum WindowMeasure {
+                $($measure = $name,)+
+            }
+        }
+
+        impl WindowMeasure {
+            /// The unit of the value.
+            pub(crate) const fn unit(self) -> &'static str {
+                match self {
+                    $(Self::$measure => $unit,)+
+                }
+            }
+
+            /// The direction of a change that can harm requests.
+            pub(crate) const fn adverse_change(self) -> AdverseChange {
+                match self {
+                    $(Self::$measure => AdverseChange::$change,)+
+                }
+            }
+
+            const fn source(self) -> Source {
+                match self {
+                    $(Self::$measure => Source::$source($(StepSignal::$signal),* $(, $min)?),)+
+                }
+            }
+
+            /// The words for a change of the measure. `None`: it has none.
+            pub(crate) fn words(self) -> Option<ChangeWords> {
+                match self {
+                    $($(Self::$measure => Some(ChangeWords { kind: ChangeKind::$kind, text: $words }),)?)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+// A change of some measures is no harm. Clients choose their prompts, and longer prompts are in prefill for longer. The
+// values of GPUs follow the load; faults have rules of their own.
+measures! {
+    KvUsage = "kv_usage", "ratio", Rise: Mean(KvUsage), Load "usage of the KV cache";
+    KvUsageP90 = "kv_usage_p90", "ratio", Rise: P90(KvUsage), Load "usage of the KV cache";
+    Waiting = "waiting", "requests", Rise: Mean(Waiting), Load "waiting requests";
+    Running = "running", "requests", Rise: Mean(Running), Load "running requests";
+    PreemptionRate = "preemptions_per_second", "1/s", Rise: Rate(Preemptions), Cause "preemptions";
+    PreemptionsPerRequest = "preemptions_per_request", "ratio", Rise: Ratio(Preemptions, FirstTokens; 1.0), Cause "preemptions per request";
+    PrefixHitRatio = "prefix_hit_ratio", "ratio", Fall: Ratio(PrefixHits, PrefixQueries; MIN_TOKENS), Cause "prefix hit ratio";
+    QueueTime = "queue_time_mean", "s", Rise: Ratio(QueueSeconds, Queued; MIN_OBSERVATIONS), FirstTokens "time in the engine's queue";
+    PrefillTime = "prefill_time_mean", "s", Rise: Ratio(PrefillSeconds, Prefilled; MIN_OBSERVATIONS), FirstTokens "time of the prefill";
+    Prefilling = "in_prefill", "requests", None: Prefilling();
+    EngineTtft = "engine_ttft_mean", "s", Rise: Ratio(FirstTokenSeconds, FirstTokens; MIN_OBSERVATIONS), FirstTokens "time to first token";
+    EngineInterToken = "engine_inter_token_mean", "s", Rise: Ratio(InterTokenSeconds, Gaps; 100.0), Tokens "time between tokens";
+    GenerationRate = "generation_tokens_per_second", "tokens/s", Fall: Rate(GenerationTokens), Tokens "generated tokens";
+    Ttft = "ttft_mean", "s", Rise: Ratio(FirstOutputSeconds, FirstOutputs; MIN_OBSERVATIONS), FirstTokens "time to first token";
+    SlowShare = "slow_first_outputs", "ratio", Rise: Ratio(SlowFirstOutputs, FirstOutputs; 20.0), FirstTokens "late first tokens";
+    GapP99 = "inter_token_p99", "s", Rise: Mean(GapP99), Tokens "p99 of the time between tokens";
+    InFlight = "in_flight", "requests", Rise: Mean(InFlight), Load "requests in flight";
+    CancelRatio = "cancelled", "ratio", Rise: Ratio(Cancelled, Finished; 20.0), Cause "clients that disconnect";
+    EmptyShare = "empty_responses", "ratio", Rise: Answers(EmptyResponses, Responses; MIN_OBSERVATIONS), Cause "empty responses";
+    CutShare = "cut_responses", "ratio", Rise: Answers(CutResponses, Responses; MIN_OBSERVATIONS), Cause "responses that end at a limit";
+    FrontEnd = "front_end_lag", "s", Rise: FrontEndLag(), Cause "time before the engine";
+    StallsPerStream = "stalls_per_stream", "ratio", Rise: Ratio(Stalls, FirstOutputs; MIN_OBSERVATIONS), Cause "stalls per stream";
+    ReusablePrompt = "reusable_prompt", "ratio", None: Ratio(ReusableTokens, GatewayPromptTokens; MIN_TOKENS);
+    KnownPrompt = "known_prompt", "ratio", None: Ratio(KnownTokens, GatewayPromptTokens; MIN_TOKENS);
+    RequestSeconds = "request_seconds_mean", "s", Rise: Ratio(ServedSeconds, Served; MIN_COMPARED_STREAMS), Requests "duration of requests";
+    SecondsPerToken = "seconds_per_output_token", "s", Rise: Ratio(ServedSeconds, ServedTokens; MIN_SERVED_TOKENS), Requests "time per output token";
+    RequestRate = "requests_per_second", "1/s", None: PerSecond(Finished);
+    PromptTokens = "prompt_tokens_mean", "tokens", Rise: Ratio(GatewayPromptTokens, Finished; MIN_COMPARED_STREAMS), Cause "prompt length";
+    AnswerTokens = "output_tokens_mean", "tokens", Either: Ratio(ServedTokens, Served; MIN_COMPARED_STREAMS), Cause "length of answers";
+    AnswerLength = "output_length", "tokens^0.5", None: Answers(ServedRoots, Served; MIN_OBSERVATIONS);
+    RepetitiveShare = "repetitive_texts", "ratio", Rise: Answers(RepetitiveTexts, Texts; MIN_OBSERVATIONS), Cause "answers that repeat themselves";
+    DistinctPieces = "distinct_pieces", "pieces", None: Answers(DistinctPieces, Texts; MIN_OBSERVATIONS);
+    PieceBytes = "piece_bytes", "bytes", None: Answers(PieceBytes, Texts; MIN_OBSERVATIONS);
+    NonAsciiShare = "non_ascii_text", "ratio", Either: Answers(NonAscii, Texts; MIN_OBSERVATIONS), Cause "text outside ASCII in answers";
+    DamagedShare = "damaged_texts", "ratio", Rise: Answers(DamagedTexts, SampledTexts; MIN_OBSERVATIONS), Cause "answers with damaged characters";
+    ToolCallShare = "tool_calls", "ratio", Fall: Answers(ToolCalls, ToolAnswers; MIN_OBSERVATIONS), Cause "tool calls among the answers to requests with tools";
+    MissingJsonShare = "missing_json", "ratio", Rise: Answers(MissingJson, JsonAnswers; MIN_OBSERVATIONS), Cause "answers that are not the requested JSON";
+    ReasoningAloneShare = "reasoning_alone", "ratio", Rise: Answers(ReasoningAlone, Responses; MIN_OBSERVATIONS), Cause "responses with reasoning alone";
+    WrongUsageShare = "wrong_token_counts", "ratio", Rise: Answers(WrongUsages, Responses; MIN_OBSERVATIONS), Cause "responses with wrong token counts";
+    DraftAcceptance = "draft_acceptance", "ratio", Fall: Ratio(AcceptedTokens, DraftTokens; MIN_TOKENS), Cause "acceptance of draft tokens";
+    GpuUtilization = "gpu_utilization", "ratio", None: Mean(GpuUtilization);
+    GpuThrottled = "gpu_throttled", "ratio", None: Mean(GpuThrottled);
+    GpuTemperature = "gpu_temperature", "°C", None: Max(GpuTemperature);
+}
+
+/// What the value of a measure follows from.
+enum Source {
+    Mean(StepSignal),
+    P90(StepSignal),
+    Max(StepSignal),
+    /// The growth of a counter, per second between the metrics pages.
+    Rate(StepSignal),
+    /// The sum of a signal, per second of the window.
+    PerSecond(StepSignal),
+    /// The sum of a signal divided by that of another one, if that is at least a minimum.
+    Ratio(StepSignal, StepSignal, f64),
+    /// The same for what engines answer: its usual value does not depend on the process of the backend.
+    Answers(StepSignal, StepSignal, f64),
+    /// See [`StepWindow::front_end_lag`].
+    FrontEndLag(),
+    /// See [`in_prefill`].
+    Prefilling(),
+}
+
+/// A kind of change. Measures of one kind show the same change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ChangeKind {
+    /// What clients send, or how engines work: a cause.
+    Cause,
+    /// The times of tokens.
+    Tokens,
+    /// The times of first tokens.
+    FirstTokens,
+    /// The times of whole requests.
+    Requests,
+    /// The number of requests, which follows from the times.
+    Load,
+}
+
+/// The words for a change of a measure.
+pub(crate) struct ChangeWords {
+    pub(crate) kind: ChangeKind,
+    pub(crate) text: &'static str,
 }
 
 /// The direction of a change that can harm requests.
@@ -105,146 +187,60 @@ fn in_prefill(window: &StepWindow<'_>) -> Option<f64> {
 }
 
 /// The sum of `part` in a window divided by that of `total`, if that is at least `min_total`.
-struct Ratio {
-    part: StepSignal,
-    total: StepSignal,
-    min_total: f64,
+#[derive(Clone, Copy)]
+pub(crate) struct Ratio {
+    pub(crate) part: StepSignal,
+    pub(crate) total: StepSignal,
+    pub(crate) min_total: f64,
 }
 
 impl Ratio {
-    const fn of(part: StepSignal, total: StepSignal, min_total: f64) -> Self {
+    pub(crate) const fn of(part: StepSignal, total: StepSignal, min_total: f64) -> Self {
         Self {
             part,
             total,
             min_total,
         }
     }
+
+    /// The ratio in these windows together. `None`: the total is less than the minimum.
+    pub(crate) fn of_all(&self, windows: &[StepWindow<'_>]) -> Option<f64> {
+        let sum = |signal| windows.iter().map(|it| it.total(signal)).sum::<f64>();
+        let total = sum(self.total);
+        (total >= self.min_total).then(|| sum(self.part) / total)
+    }
 }
 
 impl WindowMeasure {
-    /// The unit of the value.
-    pub(crate) const fn unit(self) -> &'static str {
-        match self {
-            Self::KvUsage
-            | Self::KvUsageP90
-            | Self::PreemptionsPerRequest
-            | Self::PrefixHitRatio
-            | Self::SlowShare
-            | Self::CancelRatio
-            | Self::EmptyShare
-            | Self::CutShare
-            | Self::RepetitiveShare
-            | Self::NonAsciiShare
-            | Self::DamagedShare
-            | Self::ToolCallShare
-            | Self::MissingJsonShare
-            | Self::ReasoningAloneShare
-            | Self::WrongUsageShare
-            | Self::StallsPerStream
-            | Self::ReusablePrompt
-            | Self::KnownPrompt
-            | Self::DraftAcceptance
-            | Self::GpuUtilization
-            | Self::GpuThrottled => "ratio",
-            Self::Waiting | Self::Running | Self::Prefilling | Self::InFlight => "requests",
-            Self::PreemptionRate | Self::RequestRate => "1/s",
-            Self::PromptTokens | Self::AnswerTokens => "tokens",
-            Self::AnswerLength => "tokens^0.5",
-            Self::DistinctPieces => "pieces",
-            Self::PieceBytes => "bytes",
-            Self::QueueTime
-            | Self::PrefillTime
-            | Self::EngineTtft
-            | Self::EngineInterToken
-            | Self::Ttft
-            | Self::GapP99
-            | Self::RequestSeconds
-            | Self::SecondsPerToken
-            | Self::FrontEnd => "s",
-            Self::GenerationRate => "tokens/s",
-            Self::GpuTemperature => "°C",
-        }
-    }
-
     /// The value in a window. `None`: the window has too little data.
     fn compute(self, window: &StepWindow<'_>) -> Option<f64> {
-        match self {
-            Self::KvUsage => window.mean(StepSignal::KvUsage),
-            Self::KvUsageP90 => window.quantile(StepSignal::KvUsage, 0.9),
-            Self::Waiting => window.mean(StepSignal::Waiting),
-            Self::Running => window.mean(StepSignal::Running),
-            Self::PreemptionRate => window.rate(StepSignal::Preemptions),
-            Self::Prefilling => in_prefill(window),
-            Self::GenerationRate => window.rate(StepSignal::GenerationTokens),
-            Self::GapP99 => window.mean(StepSignal::GapP99),
-            Self::InFlight => window.mean(StepSignal::InFlight),
-            Self::FrontEnd => window.front_end_lag(MIN_COMPARED_STREAMS),
-            Self::RequestRate => Some(window.sum(StepSignal::Finished)? / window.seconds()),
-            Self::GpuUtilization => window.mean(StepSignal::GpuUtilization),
-            Self::GpuThrottled => window.mean(StepSignal::GpuThrottled),
-            Self::GpuTemperature => window.max(StepSignal::GpuTemperature),
-            _ => {
-                let Ratio {
-                    part,
-                    total,
-                    min_total,
-                } = self.ratio()?;
-                window.ratio(part, total, min_total)
+        match self.source() {
+            Source::Mean(signal) => window.mean(signal),
+            Source::P90(signal) => window.quantile(signal, 0.9),
+            Source::Max(signal) => window.max(signal),
+            Source::Rate(signal) => window.rate(signal),
+            Source::PerSecond(signal) => Some(window.sum(signal)? / window.seconds()),
+            Source::Ratio(part, total, min) | Source::Answers(part, total, min) => {
+                window.ratio(part, total, min)
             }
+            Source::FrontEndLag() => window.front_end_lag(MIN_COMPARED_STREAMS),
+            Source::Prefilling() => in_prefill(window),
         }
     }
 
     /// The ratio that the measure is. `None`: it is no ratio of sums.
-    const fn ratio(self) -> Option<Ratio> {
-        use StepSignal as S;
-        Some(match self {
-            Self::PreemptionsPerRequest => Ratio::of(S::Preemptions, S::FirstTokens, 1.0),
-            Self::PrefixHitRatio => Ratio::of(S::PrefixHits, S::PrefixQueries, MIN_TOKENS),
-            Self::QueueTime => Ratio::of(S::QueueSeconds, S::Queued, MIN_OBSERVATIONS),
-            Self::PrefillTime => Ratio::of(S::PrefillSeconds, S::Prefilled, MIN_OBSERVATIONS),
-            Self::EngineTtft => Ratio::of(S::FirstTokenSeconds, S::FirstTokens, MIN_OBSERVATIONS),
-            Self::EngineInterToken => Ratio::of(S::InterTokenSeconds, S::Gaps, 100.0),
-            Self::Ttft => Ratio::of(S::FirstOutputSeconds, S::FirstOutputs, MIN_OBSERVATIONS),
-            Self::SlowShare => Ratio::of(S::SlowFirstOutputs, S::FirstOutputs, 20.0),
-            Self::CancelRatio => Ratio::of(S::Cancelled, S::Finished, 20.0),
-            Self::StallsPerStream => Ratio::of(S::Stalls, S::FirstOutputs, MIN_OBSERVATIONS),
-            Self::ReusablePrompt => {
-                Ratio::of(S::ReusableTokens, S::GatewayPromptTokens, MIN_TOKENS)
+    pub(crate) const fn ratio(self) -> Option<Ratio> {
+        match self.source() {
+            Source::Ratio(part, total, min) | Source::Answers(part, total, min) => {
+                Some(Ratio::of(part, total, min))
             }
-            Self::KnownPrompt => Ratio::of(S::KnownTokens, S::GatewayPromptTokens, MIN_TOKENS),
-            Self::RequestSeconds => Ratio::of(S::ServedSeconds, S::Served, MIN_COMPARED_STREAMS),
-            Self::SecondsPerToken => {
-                Ratio::of(S::ServedSeconds, S::ServedTokens, MIN_SERVED_TOKENS)
-            }
-            Self::PromptTokens => {
-                Ratio::of(S::GatewayPromptTokens, S::Finished, MIN_COMPARED_STREAMS)
-            }
-            Self::DraftAcceptance => Ratio::of(S::AcceptedTokens, S::DraftTokens, MIN_TOKENS),
-            _ => return self.ratio_of_answers(),
-        })
+            _ => None,
+        }
     }
 
-    /// The ratio of a measure of what engines answer.
-    const fn ratio_of_answers(self) -> Option<Ratio> {
-        use StepSignal as S;
-        Some(match self {
-            Self::EmptyShare => Ratio::of(S::EmptyResponses, S::Responses, MIN_OBSERVATIONS),
-            Self::CutShare => Ratio::of(S::CutResponses, S::Responses, MIN_OBSERVATIONS),
-            Self::AnswerTokens => Ratio::of(S::ServedTokens, S::Served, MIN_COMPARED_STREAMS),
-            Self::AnswerLength => Ratio::of(S::ServedRoots, S::Served, MIN_OBSERVATIONS),
-            Self::RepetitiveShare => Ratio::of(S::RepetitiveTexts, S::Texts, MIN_OBSERVATIONS),
-            Self::DistinctPieces => Ratio::of(S::DistinctPieces, S::Texts, MIN_OBSERVATIONS),
-            Self::PieceBytes => Ratio::of(S::PieceBytes, S::Texts, MIN_OBSERVATIONS),
-            Self::NonAsciiShare => Ratio::of(S::NonAscii, S::Texts, MIN_OBSERVATIONS),
-            Self::DamagedShare => Ratio::of(S::DamagedTexts, S::SampledTexts, MIN_OBSERVATIONS),
-            Self::ToolCallShare => Ratio::of(S::ToolCalls, S::ToolAnswers, MIN_OBSERVATIONS),
-            Self::MissingJsonShare => Ratio::of(S::MissingJson, S::JsonAnswers, MIN_OBSERVATIONS),
-            Self::ReasoningAloneShare => {
-                Ratio::of(S::ReasoningAlone, S::Responses, MIN_OBSERVATIONS)
-            }
-            Self::WrongUsageShare => Ratio::of(S::WrongUsages, S::Responses, MIN_OBSERVATIONS),
-            _ => return None,
-        })
+    /// Whether the usual value does not depend on the process of the backend, so that it is kept at a restart.
+    pub(crate) const fn survives_restart(self) -> bool {
+        matches!(self.source(), Source::Answers(..))
     }
 
     /// The smallest relevant deviation of the value, in the unit of the measure. A change of six deviations
@@ -255,50 +251,6 @@ impl WindowMeasure {
             "requests" => 0.5,
             "s" => 0.000_5,
             _ => 1.0,
-        }
-    }
-
-    /// Whether the usual value does not depend on the process of the backend, so that it is kept at a restart.
-    pub(crate) const fn survives_restart(self) -> bool {
-        matches!(
-            self,
-            Self::EmptyShare
-                | Self::CutShare
-                | Self::AnswerLength
-                | Self::RepetitiveShare
-                | Self::DistinctPieces
-                | Self::PieceBytes
-                | Self::NonAsciiShare
-                | Self::DamagedShare
-                | Self::ToolCallShare
-                | Self::MissingJsonShare
-                | Self::ReasoningAloneShare
-                | Self::WrongUsageShare
-        )
-    }
-
-    /// The direction of a change that can harm requests.
-    pub(crate) fn adverse_change(self) -> AdverseChange {
-        match self {
-            Self::PrefixHitRatio
-            | Self::GenerationRate
-            | Self::DraftAcceptance
-            | Self::ToolCallShare => AdverseChange::Fall,
-            Self::AnswerTokens | Self::NonAsciiShare => AdverseChange::Either,
-            // A change of these measures is no harm. Clients choose their prompts, and longer prompts
-            // are in prefill for longer. The values of GPUs follow the load; faults have rules of
-            // their own.
-            Self::ReusablePrompt
-            | Self::KnownPrompt
-            | Self::Prefilling
-            | Self::RequestRate
-            | Self::AnswerLength
-            | Self::DistinctPieces
-            | Self::PieceBytes
-            | Self::GpuUtilization
-            | Self::GpuThrottled
-            | Self::GpuTemperature => AdverseChange::None,
-            _ => AdverseChange::Rise,
         }
     }
 }

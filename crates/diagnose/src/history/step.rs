@@ -1,139 +1,10 @@
 //! A step of the history: the gauges of one sample, and the growth of counters since the previous sample. The
 //! values of a step are 32-bit numbers, so that five minutes of steps take a few KiB.
 
-use super::sample::{BackendRequestCounts, DiagnosisSample, GatewayObservations};
+use super::sample::DiagnosisSample;
+use super::signals::{GatewayObservations, StepSignal};
 use std::time::Instant;
 use tokenweir_engine::dialect::EngineLoad;
-
-/// A value of a step of the history. [`HistoryStep`] has one of each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StepSignal {
-    /// Share of the KV cache that requests occupy.
-    KvUsage,
-    /// Number of requests that wait in the engine.
-    Waiting,
-    /// Number of requests that run in the engine.
-    Running,
-    /// Number of the waiting requests that wait for a LoRA adapter, a KV transfer or another passing constraint.
-    Deferred,
-    /// Seconds from the previous metrics page to the page of this sample. Unknown if one of the two pages is
-    /// missing or the backend process restarted.
-    Elapsed,
-    // The signals from `Preemptions` to `AcceptedTokens` are the growth of counters of the metrics page in the time
-    // `Elapsed`.
-    /// Number of preemptions.
-    Preemptions,
-    PrefixQueries,
-    PrefixHits,
-    PromptTokens,
-    GenerationTokens,
-    QueueSeconds,
-    Queued,
-    PrefillSeconds,
-    Prefilled,
-    FirstTokenSeconds,
-    FirstTokens,
-    InterTokenSeconds,
-    Gaps,
-    DraftTokens,
-    AcceptedTokens,
-    /// Number of requests of this gateway at the backend.
-    InFlight,
-    /// Number of streams of this gateway at the backend that are stalled.
-    Stalled,
-    /// Number of stalls that began since the previous sample.
-    Stalls,
-    /// The p99 of the times between outputs, in seconds.
-    GapP99,
-    /// Number of streams of this gateway at the backend without a first output.
-    Pending,
-    /// Prompt tokens that the engine has to compute for the streams without a first output.
-    PendingTokens,
-    /// Tokens that the requests of this gateway in flight may have in the KV cache.
-    HeldTokens,
-    /// Seconds for which the oldest request without output has been overdue while nothing else had output.
-    Overdue,
-    /// Seconds since the first canary request without an answer.
-    Canary,
-    /// Number of times that the metrics page was that of another engine since the previous sample.
-    EngineSwitches,
-    Connects,
-    ConnectSeconds,
-    FirstHeads,
-    FirstHeadSeconds,
-    /// The longest time of a metrics page, in seconds.
-    PageSeconds,
-    /// Number of streams without output for long.
-    Hanging,
-    /// Age of the oldest of them, in seconds.
-    HangingSeconds,
-    // The signals from here on are the fields of `BackendRequestCounts`.
-    /// Number of streams that had their first output.
-    FirstOutputs,
-    FirstOutputSeconds,
-    SlowFirstOutputs,
-    Heads,
-    HeadSeconds,
-    MediaOutputs,
-    MediaSeconds,
-    StructuredOutputs,
-    StructuredSeconds,
-    LongOutputs,
-    LongSeconds,
-    PlainOutputs,
-    PlainSeconds,
-    StreamTokens,
-    StreamEvents,
-    StreamArrivals,
-    Finished,
-    Streams,
-    Cancelled,
-    CancelSeconds,
-    CancelSecondsSquared,
-    GatewayPromptTokens,
-    ReusableTokens,
-    ReusableHereTokens,
-    KnownTokens,
-    LongestPrompt,
-    RefusedAttempts,
-    Generated,
-    Buffered,
-    Served,
-    ServedSeconds,
-    ServedTokens,
-    ServedRoots,
-    Texts,
-    RepetitiveTexts,
-    DistinctPieces,
-    DistinctSquares,
-    PieceBytes,
-    PieceBytesSquares,
-    NonAscii,
-    NonAsciiSquares,
-    SampledTexts,
-    DamagedTexts,
-    ToolAnswers,
-    ToolCalls,
-    TextsLikeCalls,
-    JsonAnswers,
-    MissingJson,
-    WrongUsages,
-    Responses,
-    EmptyResponses,
-    ReasoningAlone,
-    UselessResponses,
-    CutResponses,
-    // The signals from here on are those of the GPUs.
-    /// Mean utilisation of the GPUs, 0 to 1.
-    GpuUtilization,
-    /// 1 if a GPU lowers its clock because of a fault, else 0.
-    GpuThrottled,
-    /// Temperature of the hottest GPU, in degrees Celsius.
-    GpuTemperature,
-}
-
-/// Number of signals of a step.
-const SIGNAL_COUNT: usize = StepSignal::GpuTemperature as usize + 1;
 
 /// One step of the history: the value of each signal. NaN: unknown.
 #[derive(Debug, Clone, Copy)]
@@ -141,32 +12,8 @@ pub(crate) struct HistoryStep {
     /// Time of the sample.
     pub(crate) at: Instant,
     /// The values, in the order of [`StepSignal`].
-    values: [f32; SIGNAL_COUNT],
+    values: [f32; StepSignal::COUNT],
 }
-
-/// A signal whose value is the growth of a counter of the metrics page, and the function that reads the
-/// counter.
-type LoadCounter = (StepSignal, fn(&EngineLoad) -> Option<f64>);
-
-const LOAD_COUNTERS: [LoadCounter; 15] = [
-    (StepSignal::Preemptions, |load| load.preemptions),
-    (StepSignal::PrefixQueries, |load| load.prefix_queries),
-    (StepSignal::PrefixHits, |load| load.prefix_hits),
-    (StepSignal::PromptTokens, |load| load.prompt_tokens),
-    (StepSignal::GenerationTokens, |load| load.generation_tokens),
-    (StepSignal::QueueSeconds, |load| load.queue_seconds),
-    (StepSignal::Queued, |load| load.queued),
-    (StepSignal::PrefillSeconds, |load| load.prefill_seconds),
-    (StepSignal::Prefilled, |load| load.prefilled),
-    (StepSignal::FirstTokenSeconds, |load| {
-        load.first_token_seconds
-    }),
-    (StepSignal::FirstTokens, |load| load.first_tokens),
-    (StepSignal::InterTokenSeconds, |load| load.gap_seconds),
-    (StepSignal::Gaps, |load| load.gaps),
-    (StepSignal::DraftTokens, |load| load.draft_tokens),
-    (StepSignal::AcceptedTokens, |load| load.accepted_tokens),
-];
 
 impl StepSignal {
     /// The name of the source of the signal's values: the name of an engine metric as in `/status`, `gpus`
@@ -195,7 +42,7 @@ impl HistoryStep {
     pub(crate) fn new(sample: &DiagnosisSample, before: Option<&DiagnosisSample>) -> Self {
         let mut step = Self {
             at: sample.at,
-            values: [f32::NAN; SIGNAL_COUNT],
+            values: [f32::NAN; StepSignal::COUNT],
         };
         if let Some(page) = &sample.page {
             step.set(StepSignal::KvUsage, page.kv_usage);
@@ -236,9 +83,9 @@ impl HistoryStep {
             return;
         }
         self.set(StepSignal::Elapsed, Some(elapsed));
-        for (signal, read) in LOAD_COUNTERS {
+        for (signal, read) in StepSignal::COUNTERS {
             let growth = read(page).zip(read(before)).map(|(now, then)| now - then);
-            self.set(signal, growth.filter(|growth| *growth >= 0.0));
+            self.set(*signal, growth.filter(|growth| *growth >= 0.0));
         }
     }
 
@@ -262,111 +109,8 @@ impl HistoryStep {
         self.set(StepSignal::EngineSwitches, switches);
         self.set(StepSignal::GapP99, observations.gap_p99);
         self.set(StepSignal::PageSeconds, observations.page_seconds);
-        for (signal, value) in [
-            (StepSignal::Connects, observations.connects as f64),
-            (StepSignal::ConnectSeconds, observations.connect_seconds),
-            (StepSignal::FirstHeads, observations.first_heads as f64),
-            (
-                StepSignal::FirstHeadSeconds,
-                observations.first_head_seconds,
-            ),
-            (StepSignal::Hanging, f64::from(observations.hanging)),
-            (StepSignal::HangingSeconds, observations.hanging_seconds),
-            (StepSignal::Stalled, f64::from(observations.stalled)),
-            (StepSignal::Pending, f64::from(observations.pending)),
-            (
-                StepSignal::PendingTokens,
-                observations.pending_tokens as f64,
-            ),
-            (StepSignal::HeldTokens, observations.held_tokens as f64),
-            (StepSignal::Overdue, observations.overdue_seconds),
-            (StepSignal::Canary, observations.canary_seconds),
-        ] {
-            self.set(signal, Some(value));
-        }
-        self.add_requests(&observations.counts);
-        self.add_texts(&observations.counts);
-        self.add_responses(&observations.counts);
-    }
-
-    fn add_requests(&mut self, counts: &BackendRequestCounts) {
-        for (signal, value) in [
-            (StepSignal::FirstOutputs, counts.first_outputs as f64),
-            (StepSignal::FirstOutputSeconds, counts.first_output_seconds),
-            (
-                StepSignal::SlowFirstOutputs,
-                counts.slow_first_outputs as f64,
-            ),
-            (StepSignal::Heads, counts.heads as f64),
-            (StepSignal::HeadSeconds, counts.head_seconds),
-            (StepSignal::MediaOutputs, counts.media_outputs as f64),
-            (StepSignal::MediaSeconds, counts.media_seconds),
-            (
-                StepSignal::StructuredOutputs,
-                counts.structured_outputs as f64,
-            ),
-            (StepSignal::StructuredSeconds, counts.structured_seconds),
-            (StepSignal::LongOutputs, counts.long_outputs as f64),
-            (StepSignal::LongSeconds, counts.long_seconds),
-            (StepSignal::PlainOutputs, counts.plain_outputs as f64),
-            (StepSignal::PlainSeconds, counts.plain_seconds),
-            (StepSignal::StreamTokens, counts.stream_tokens as f64),
-            (StepSignal::StreamEvents, counts.stream_events as f64),
-            (StepSignal::StreamArrivals, counts.stream_arrivals as f64),
-            (StepSignal::Finished, counts.finished as f64),
-            (StepSignal::Streams, counts.streams as f64),
-            (StepSignal::Cancelled, counts.cancelled as f64),
-            (StepSignal::CancelSeconds, counts.cancel_seconds),
-            (StepSignal::CancelSecondsSquared, counts.cancel_squares),
-            (StepSignal::GatewayPromptTokens, counts.prompt_tokens),
-            (StepSignal::ReusableTokens, counts.reusable_tokens),
-            (StepSignal::ReusableHereTokens, counts.reusable_here_tokens),
-            (StepSignal::KnownTokens, counts.known_tokens),
-            (StepSignal::LongestPrompt, counts.longest_prompt),
-            (StepSignal::RefusedAttempts, counts.refused_attempts as f64),
-            (StepSignal::Generated, counts.generated as f64),
-        ] {
-            self.set(signal, Some(value));
-        }
-    }
-
-    fn add_texts(&mut self, counts: &BackendRequestCounts) {
-        for (signal, value) in [
-            (StepSignal::Buffered, counts.buffered as f64),
-            (StepSignal::Served, counts.served as f64),
-            (StepSignal::ServedSeconds, counts.served_seconds),
-            (StepSignal::ServedTokens, counts.served_tokens as f64),
-            (StepSignal::ServedRoots, counts.served_roots),
-            (StepSignal::Texts, counts.texts as f64),
-            (StepSignal::RepetitiveTexts, counts.repetitive_texts as f64),
-            (StepSignal::DistinctPieces, counts.distinct_pieces),
-            (StepSignal::DistinctSquares, counts.distinct_squares),
-            (StepSignal::PieceBytes, counts.piece_bytes),
-            (StepSignal::PieceBytesSquares, counts.piece_bytes_squares),
-            (StepSignal::NonAscii, counts.non_ascii),
-            (StepSignal::NonAsciiSquares, counts.non_ascii_squares),
-        ] {
-            self.set(signal, Some(value));
-        }
-    }
-
-    fn add_responses(&mut self, counts: &BackendRequestCounts) {
-        for (signal, value) in [
-            (StepSignal::SampledTexts, counts.sampled_texts),
-            (StepSignal::DamagedTexts, counts.damaged_texts),
-            (StepSignal::ToolAnswers, counts.tool_answers),
-            (StepSignal::ToolCalls, counts.tool_calls),
-            (StepSignal::TextsLikeCalls, counts.texts_like_calls),
-            (StepSignal::JsonAnswers, counts.json_answers),
-            (StepSignal::MissingJson, counts.missing_json),
-            (StepSignal::WrongUsages, counts.wrong_usages),
-            (StepSignal::Responses, counts.responses),
-            (StepSignal::EmptyResponses, counts.empty_responses),
-            (StepSignal::ReasoningAlone, counts.reasoning_alone),
-            (StepSignal::UselessResponses, counts.useless_responses),
-            (StepSignal::CutResponses, counts.cut_responses),
-        ] {
-            self.set(signal, Some(value as f64));
-        }
+        observations.each(|signal, value| self.set(signal, Some(value)));
+        let counts = &observations.counts;
+        counts.each(|signal, value| self.set(signal, Some(value)));
     }
 }

@@ -1,7 +1,8 @@
 //! A window of steps, and statistics of its values.
 
 use super::sample::EVERY;
-use super::step::{HistoryStep, StepSignal};
+use super::signals::StepSignal;
+use super::step::HistoryStep;
 use std::collections::VecDeque;
 use std::time::Duration;
 use tokenweir_protocol::histogram::sample_quantile;
@@ -31,6 +32,11 @@ impl<'a> StepWindow<'a> {
         Self { steps, start }
     }
 
+    /// The steps, the oldest first.
+    pub(crate) fn steps(&self) -> impl Iterator<Item = &'a HistoryStep> + use<'a> {
+        self.steps.range(self.start..)
+    }
+
     /// Number of steps.
     pub(crate) fn len(&self) -> usize {
         self.steps.len() - self.start
@@ -43,9 +49,7 @@ impl<'a> StepWindow<'a> {
 
     /// The known values of a signal.
     pub(crate) fn values(&self, signal: StepSignal) -> impl Iterator<Item = f64> {
-        self.steps
-            .range(self.start..)
-            .filter_map(move |step| step.get(signal))
+        self.steps().filter_map(move |step| step.get(signal))
     }
 
     /// The value of a signal in the newest step. `None`: unknown.
@@ -56,19 +60,17 @@ impl<'a> StepWindow<'a> {
     /// The known values of a signal in idle steps: the engine has no request, and this gateway has
     /// no request at the backend.
     pub(crate) fn idle_values(&self, signal: StepSignal) -> impl Iterator<Item = f64> {
-        let is_zero =
-            |step: &HistoryStep, signal| step.get(signal).is_some_and(|value| value < 0.5);
-        let is_idle = move |step: &&HistoryStep| {
-            is_zero(step, StepSignal::Running)
-                && is_zero(step, StepSignal::Waiting)
-                && step
-                    .get(StepSignal::InFlight)
-                    .is_none_or(|value| value < 0.5)
-        };
-        self.steps
-            .range(self.start..)
-            .filter(is_idle)
-            .filter_map(move |step| step.get(signal))
+        self.steps().filter_map(move |step| {
+            let in_engine = step
+                .get(StepSignal::Running)?
+                .max(step.get(StepSignal::Waiting)?);
+            let in_flight = step.get(StepSignal::InFlight).unwrap_or(0.0);
+            if in_engine.max(in_flight) < 0.5 {
+                step.get(signal)
+            } else {
+                None
+            }
+        })
     }
 
     /// Whether the backend had no requests in any step: the numbers of requests that the engine and the
@@ -82,32 +84,20 @@ impl<'a> StepWindow<'a> {
             StepSignal::Finished,
             StepSignal::GenerationTokens,
         ];
-        self.steps.range(self.start..).all(|step| {
-            let has_gauge = signals[..2]
-                .iter()
-                .any(|signal| step.get(*signal).is_some());
-            has_gauge
-                && signals
-                    .iter()
-                    .all(|signal| step.get(*signal).is_none_or(|value| value < 0.5))
+        self.steps().all(|step| {
+            let values = signals.map(|signal| step.get(signal));
+            let has_gauge = values[0].or(values[1]).is_some();
+            has_gauge && values.iter().flatten().all(|value| *value < 0.5)
         })
     }
 
     /// For each step: the number of requests in the engine minus the number of requests of this
     /// gateway at the backend. A step in which one of the numbers is unknown is omitted.
     pub(crate) fn foreign_requests(&self) -> impl Iterator<Item = f64> {
-        self.steps.range(self.start..).filter_map(|step| {
+        self.steps().filter_map(|step| {
             let in_engine = step.get(StepSignal::Running)? + step.get(StepSignal::Waiting)?;
             Some(in_engine - step.get(StepSignal::InFlight)?)
         })
-    }
-
-    /// The values of `first` and `second` in each step in which both values are known.
-    pub(crate) fn pairs(&self, first: StepSignal, second: StepValueFn) -> Vec<(f64, f64)> {
-        let steps = self.steps.range(self.start..);
-        steps
-            .filter_map(|step| Some((step.get(first)?, second(step)?)))
-            .collect()
     }
 
     /// Whether the signal is known in at least half of the steps.
@@ -119,6 +109,11 @@ impl<'a> StepWindow<'a> {
     pub(crate) fn sum(&self, signal: StepSignal) -> Option<f64> {
         let mut values = self.values(signal).peekable();
         values.peek().is_some().then(|| values.sum())
+    }
+
+    /// The sum of a signal. 0 if no value is known.
+    pub(crate) fn total(&self, signal: StepSignal) -> f64 {
+        self.values(signal).sum()
     }
 
     /// The mean of a signal. `None`: no value is known.
@@ -134,10 +129,7 @@ impl<'a> StepWindow<'a> {
 
     /// The maximum of the known values of `read`. `None`: no value is known.
     pub(crate) fn max_of(&self, read: StepValueFn) -> Option<f64> {
-        self.steps
-            .range(self.start..)
-            .filter_map(read)
-            .max_by(f64::total_cmp)
+        self.steps().filter_map(read).max_by(f64::total_cmp)
     }
 
     /// The quantile `q` of a signal, with `q` from 0 to 1. `None`: no value is known.
@@ -154,7 +146,7 @@ impl<'a> StepWindow<'a> {
     /// The share of known values of `read` that are at least `threshold`, from 0 to 1. 0 if no
     /// value is known.
     pub(crate) fn step_fraction_at_least(&self, read: StepValueFn, threshold: f64) -> f64 {
-        fraction_at_least(self.steps.range(self.start..).filter_map(read), threshold)
+        fraction_at_least(self.steps().filter_map(read), threshold)
     }
 
     /// The sum of a signal that is the growth of a counter, per second. `None`: the growth or the elapsed

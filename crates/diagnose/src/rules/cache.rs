@@ -1,10 +1,7 @@
 //! Rules about the KV cache: the cache is too small for the running batch, the cache is full while requests
 //! wait, or prefixes that were in the cache are computed again.
 
-use super::rule::DiagnosisRule;
-use crate::evaluation::{Evaluation, RuleMatch, RuleResult};
-use crate::history::{StepSignal, StepWindow, WindowMeasure};
-use crate::verdict::VerdictSeverity;
+use crate::rule::prelude::*;
 use std::time::Duration;
 use tokenweir_engine::dialect::EngineLoad;
 
@@ -33,14 +30,13 @@ const MAX_RETAINED_SHARE: f64 = 0.5;
 /// Maximum share of these tokens that the gateway predicts in a cache. If it predicts more, they were routed to another
 /// backend or lost.
 const MAX_PREDICTED_SHARE: f64 = 0.6;
-
-/// The cause of the verdict `prefix_cache_misses` if the conversations in progress evict each other.
-const EVICTED_CONVERSATIONS: &str =
-    "evicted: more conversations are in progress than fit into the KV cache";
+/// Time for which a restart explains that prefixes are computed again.
+const RESTART_SPAN: Duration = Duration::from_mins(10);
 
 pub(super) const THRASHING: DiagnosisRule = DiagnosisRule {
     name: "kv_thrashing",
-    severity: VerdictSeverity::Critical,
+    severity: "critical",
+    lowest: VerdictSeverity::Critical,
     meaning: "The KV cache is too small for the batch: sequences are preempted and computed again.",
     evidence: "In the last minute the p90 of the KV usage is ≥ 88 %. The engine has at least two \
                preemptions, and at least 0.02 per second and 0.01 per request. Tokens or first tokens are late, \
@@ -52,18 +48,17 @@ pub(super) const THRASHING: DiagnosisRule = DiagnosisRule {
     disproof: "The number of preemptions stops growing while the times between tokens do not \
                change.",
     pages: true,
-    explained_by: &["shared_backend"],
     needs: &[
         StepSignal::KvUsage,
         StepSignal::Preemptions,
         StepSignal::Running,
     ],
     judge: |evaluation| Ok(judge_thrashing(evaluation)),
+    ..DiagnosisRule::ENGINE
 };
 
 pub(super) const BACKLOG: DiagnosisRule = DiagnosisRule {
     name: "kv_backlog",
-    severity: VerdictSeverity::Warning,
     meaning: "The KV cache is full without preemptions: new requests wait until others end.",
     evidence: "In the last minute the p90 of the KV usage is ≥ 88 %, and its median ≥ 80 %. Two or \
                more requests wait in the engine in 80 % of the samples of 45 s. On average eight \
@@ -73,18 +68,17 @@ pub(super) const BACKLOG: DiagnosisRule = DiagnosisRule {
              (--gpu-memory-utilization), or limit the length of answers.",
     disproof: "The queue drains while KV usage does not change.",
     pages: true,
-    explained_by: &["shared_backend", "kv_thrashing"],
     needs: &[
         StepSignal::KvUsage,
         StepSignal::Waiting,
         StepSignal::Running,
     ],
     judge: |evaluation| Ok(judge_backlog(evaluation)),
+    ..DiagnosisRule::ENGINE
 };
 
 pub(super) const PREFIX_MISSES: DiagnosisRule = DiagnosisRule {
     name: "prefix_cache_misses",
-    severity: VerdictSeverity::Warning,
     meaning: "Prompts share prefixes, but the backend computes these prefixes again.",
     evidence: "The prefix hit ratio of the last minute is at most half of usual, which is ≥ 20 %. \
                The gateway predicted ≥ 50 % of the prompt tokens to be in the cache of a backend. \
@@ -96,22 +90,21 @@ pub(super) const PREFIX_MISSES: DiagnosisRule = DiagnosisRule {
     remedy: "Route by prefix (routing.policy: kv_aware or prefix_affinity), move changing parts, \
              such as the time, to the end of system prompts, or enlarge the KV cache.",
     disproof: "The prompts that the backend receives begin with different texts, so they share no prefix.",
-    pages: false,
-    explained_by: &["shared_backend", "kv_thrashing"],
     needs: &[
         StepSignal::PrefixQueries,
         StepSignal::PrefixHits,
         StepSignal::GatewayPromptTokens,
     ],
     judge: judge_prefix_misses,
+    ..DiagnosisRule::ENGINE
 };
 
 fn judge_thrashing(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
-    let window = evaluation.short_window();
-    let preemptions = window.sum(StepSignal::Preemptions).unwrap_or(0.0);
+    let window = evaluation.minute;
+    let preemptions = window.total(StepSignal::Preemptions);
     let rate = window.get(WindowMeasure::PreemptionRate).unwrap_or(0.0);
     let share = window.get(WindowMeasure::PreemptionsPerRequest);
-    let recent = evaluation.recent_window();
+    let recent = evaluation.recent;
     let had_capacity = recent
         .max(StepSignal::KvUsage)
         .is_none_or(|usage| usage < FREE_CACHE_USAGE);
@@ -122,35 +115,31 @@ fn judge_thrashing(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     if had_capacity || !is_full || !is_preempting || is_rare {
         return None;
     }
-    let mut harm = [
-        evaluation.slow_inter_token_evidence(),
-        evaluation.slow_start_evidence(),
-    ]
-    .concat();
+    let mut harm = evaluation.slow_inter_token_evidence();
+    harm.extend(evaluation.slow_start_evidence());
     let is_harmful = share.is_none_or(|share| share >= HARMFUL_PREEMPTED_RATIO);
     if harm.is_empty() && !is_harmful {
         return None;
     }
     let signals = 1 + usize::from(is_harmful) + harm.len() + usize::from(evaluation.has_queue());
-    let mut evidence = evaluation.evidence_for_all(&[
+    let measures = [
         WindowMeasure::KvUsageP90,
         WindowMeasure::PreemptionRate,
         WindowMeasure::PreemptionsPerRequest,
         WindowMeasure::Running,
-    ]);
-    evidence.append(&mut harm);
+    ];
     let (recommended, remedy) = batch_size_remedy(evaluation).unzip();
-    let rule_match = RuleMatch::new(signals, evidence).remedy(remedy);
     Some(RuleMatch {
+        remedy,
         recommended,
-        ..rule_match
+        ..evaluation.found(signals, &measures).with(harm)
     })
 }
 
 /// A safe value of `--max-num-seqs`, and the advice to set it. `None` if the lengths of sequences or the
 /// size of the KV cache are unknown, or if no more than this number of sequences ran at once.
 fn batch_size_remedy(evaluation: &Evaluation<'_>) -> Option<(u32, String)> {
-    let window = evaluation.long_window();
+    let window = evaluation.long;
     let prompt = window.ratio(StepSignal::PromptTokens, StepSignal::FirstTokens, 5.0)?;
     let output = window.ratio(StepSignal::GenerationTokens, StepSignal::Queued, 5.0)?;
     let safe = safe_max_num_seqs(evaluation.history.last_known_load()?, prompt + output)?;
@@ -188,7 +177,7 @@ pub fn safe_max_num_seqs(page: &EngineLoad, mean_tokens: f64) -> Option<u32> {
 }
 
 fn judge_backlog(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
-    let window = evaluation.short_window();
+    let window = evaluation.minute;
     let median = window.quantile(StepSignal::KvUsage, 0.5);
     let p90 = window.quantile(StepSignal::KvUsage, 0.9);
     let is_full = median.is_some_and(|usage| usage >= FREE_CACHE_USAGE)
@@ -208,15 +197,14 @@ fn judge_backlog(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         WindowMeasure::Running,
         WindowMeasure::QueueTime,
     ];
-    let evidence = [evaluation.evidence_for_all(&measures), harm.clone()].concat();
-    Some(RuleMatch::new(1 + harm.len(), evidence))
+    Some(evaluation.found(1 + harm.len(), &measures).with(harm))
 }
 
 /// Whether conversations go on that the cache of the backend no longer has, although it had them less than a minute
 /// before. This needs no usual hit ratio: an engine that evicts nothing has what the earlier prompt of a
 /// conversation had. The prediction shows that no other backend has it.
 pub(super) fn evicts_conversations(evaluation: &Evaluation<'_>) -> bool {
-    let window = evaluation.short_window();
+    let window = evaluation.minute;
     let (Some(known), Some(hits), Some(predicted)) = (
         window.get(WindowMeasure::KnownPrompt),
         window.get(WindowMeasure::PrefixHitRatio),
@@ -224,13 +212,10 @@ pub(super) fn evicts_conversations(evaluation: &Evaluation<'_>) -> bool {
     ) else {
         return false;
     };
-    let is_evicted = known >= MIN_KNOWN_SHARE
+    known >= MIN_KNOWN_SHARE
         && hits <= MAX_RETAINED_SHARE * known
-        && predicted <= MAX_PREDICTED_SHARE * known;
-    is_evicted
-        && !evaluation
-            .history
-            .has_restarted_within(Duration::from_mins(10))
+        && predicted <= MAX_PREDICTED_SHARE * known
+        && !evaluation.history.has_restarted_within(RESTART_SPAN)
 }
 
 /// The match for conversations that were evicted. `None`: they were not, or no client is harmed.
@@ -244,18 +229,20 @@ fn evicted_conversations(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         WindowMeasure::PrefixHitRatio,
         WindowMeasure::ReusablePrompt,
     ];
-    let signals = 1 + harm.len();
-    let evidence = [evaluation.evidence_for_all(&measures), harm].concat();
-    let remedy = "Let new sessions wait until those in progress leave room (sessions.enabled: true), or add backends.";
-    let rule_match = RuleMatch::new(signals, evidence).because(EVICTED_CONVERSATIONS);
-    Some(rule_match.remedy(Some(remedy.to_owned())))
+    let found = evaluation.found(1 + harm.len(), &measures).with(harm);
+    let found =
+        found.because("evicted: more conversations are in progress than fit into the KV cache");
+    Some(found.remedy(
+        "Let new sessions wait until those in progress leave room (sessions.enabled: true), or \
+         add backends.",
+    ))
 }
 
 fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleResult {
     if let Some(found) = evicted_conversations(evaluation) {
         return Ok(Some(found));
     }
-    let window = evaluation.short_window();
+    let window = evaluation.minute;
     let Some(usual) = evaluation.baseline(WindowMeasure::PrefixHitRatio) else {
         return Err(vec![
             "its usual hit ratio, which is known after six minutes with traffic",
@@ -267,7 +254,7 @@ fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleResult {
     ) else {
         return Ok(None);
     };
-    let recent = evaluation.recent_window();
+    let recent = evaluation.recent;
     let is_over = recent
         .ratio(StepSignal::PrefixHits, StepSignal::PrefixQueries, 1.0)
         .is_some_and(|ratio| ratio > 0.5 * usual.median);
@@ -276,16 +263,11 @@ fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleResult {
     let is_shared = reusable >= 0.5;
     let is_slower = [WindowMeasure::EngineTtft, WindowMeasure::Ttft]
         .map(|measure| evaluation.has_risen(measure, 1.3));
-    if !has_fallen || !is_shared || is_slower == [false, false] {
+    let slower = is_slower.map(usize::from).iter().sum::<usize>();
+    let has_restarted = evaluation.history.has_restarted_within(RESTART_SPAN);
+    if !has_fallen || !is_shared || slower == 0 || has_restarted {
         return Ok(None);
     }
-    if evaluation
-        .history
-        .has_restarted_within(Duration::from_mins(10))
-    {
-        return Ok(None);
-    }
-    let signals = 1 + is_slower.iter().filter(|is_slower| **is_slower).count();
     let measures = [
         WindowMeasure::PrefixHitRatio,
         WindowMeasure::ReusablePrompt,
@@ -293,8 +275,8 @@ fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleResult {
         WindowMeasure::Ttft,
         WindowMeasure::KvUsageP90,
     ];
-    let rule_match = RuleMatch::new(signals, evaluation.evidence_for_all(&measures));
-    Ok(Some(rule_match.because(prefix_miss_cause(&window))))
+    let found = evaluation.found(1 + slower, &measures);
+    Ok(Some(found.because(prefix_miss_cause(&window))))
 }
 
 /// The cause of the prefix misses in a window. Only called if the rule `prefix_cache_misses` matches.

@@ -1,10 +1,8 @@
 //! The rule about requests that never end and KV blocks that are never freed.
 
-use super::rule::DiagnosisRule;
 use super::shared::has_other_clients;
-use crate::evaluation::{Evaluation, RuleMatch, RuleResult};
-use crate::history::{EVERY, RECENT, StepSignal, WindowMeasure};
-use crate::verdict::VerdictSeverity;
+use crate::history::EVERY;
+use crate::rule::prelude::*;
 use std::time::Duration;
 
 /// Minimum number of requests in the engine that no client of this gateway waits for.
@@ -30,7 +28,8 @@ const MIN_RUNNING: f64 = 0.3;
 
 pub(super) const MEMORY_LEAK: DiagnosisRule = DiagnosisRule {
     name: "memory_leak",
-    severity: VerdictSeverity::Critical,
+    severity: "critical",
+    lowest: VerdictSeverity::Critical,
     meaning: "The engine holds requests that no client waits for, or KV blocks that belong to no \
               request.",
     evidence: "For 45 s the engine had no request and held ≥ 2 % of its KV blocks. Or for 45 s it \
@@ -41,28 +40,28 @@ pub(super) const MEMORY_LEAK: DiagnosisRule = DiagnosisRule {
                sends, or the difference varies",
     remedy: "Restart the backend when its peers can take its load.",
     disproof: "Another client sends requests directly to the backend, not through the gateway.",
-    pages: false,
-    explained_by: &["shared_backend"],
     needs: &[
         StepSignal::KvUsage,
         StepSignal::Running,
         StepSignal::Waiting,
     ],
+    load: LoadDependence::None,
     judge: judge_memory_leak,
+    ..DiagnosisRule::ENGINE
 };
 
 fn judge_memory_leak(evaluation: &Evaluation<'_>) -> RuleResult {
     let window = evaluation.history.window(LEAK_WINDOW);
     let held: Vec<f64> = window.idle_values(StepSignal::KvUsage).collect();
     if held.len() >= LEAK_WINDOW_STEPS && held.iter().all(|usage| *usage >= MIN_LEAKED_KV_USAGE) {
-        let evidence = evaluation.evidence_for_all(&[
+        let measures = [
             WindowMeasure::KvUsage,
             WindowMeasure::Running,
             WindowMeasure::Waiting,
-        ]);
-        let rule_match = RuleMatch::new(2, evidence);
+        ];
+        let found = evaluation.found(2, &measures);
         return Ok(Some(
-            rule_match.because("KV blocks are held without any request"),
+            found.because("KV blocks are held without any request"),
         ));
     }
     if let Some(found) = unexplained_usage(evaluation) {
@@ -80,18 +79,15 @@ fn judge_memory_leak(evaluation: &Evaluation<'_>) -> RuleResult {
     {
         return Ok(None);
     }
-    let evidence = evaluation.evidence_for_all(&[
+    let measures = [
         WindowMeasure::Running,
         WindowMeasure::Waiting,
         WindowMeasure::InFlight,
         WindowMeasure::KvUsage,
-    ]);
-    let has_cancelled = evaluation
-        .long_window()
-        .sum(StepSignal::Cancelled)
-        .is_some_and(|count| count >= 1.0);
-    let rule_match = RuleMatch::new(1 + usize::from(has_cancelled), evidence);
-    Ok(Some(rule_match.because(
+    ];
+    let has_cancelled = evaluation.long.total(StepSignal::Cancelled) >= 1.0;
+    let found = evaluation.found(1 + usize::from(has_cancelled), &measures);
+    Ok(Some(found.because(
         "the engine runs requests that no client waits for",
     )))
 }
@@ -99,14 +95,14 @@ fn judge_memory_leak(evaluation: &Evaluation<'_>) -> RuleResult {
 /// The match for an engine that holds far more KV blocks than its running requests need. Requests that wait hold none.
 fn unexplained_usage(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let history = evaluation.history;
-    let recent = evaluation.recent_window();
+    let recent = evaluation.recent;
     let least = recent
         .values(StepSignal::KvUsage)
         .fold(f64::INFINITY, f64::min);
     let usage = recent.mean(StepSignal::KvUsage)?;
     let running = recent.mean(StepSignal::Running)?.max(MIN_RUNNING);
     let waiting = recent.mean(StepSignal::Waiting).unwrap_or(0.0);
-    let long = evaluation.long_window();
+    let long = evaluation.long;
     let prompt = long.ratio(StepSignal::PromptTokens, StepSignal::FirstTokens, 5.0)?;
     let output = long.ratio(StepSignal::GenerationTokens, StepSignal::FirstTokens, 5.0)?;
     let longest = long.max(StepSignal::LongestPrompt).unwrap_or(prompt);
@@ -142,5 +138,5 @@ fn unexplained_usage(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         100.0 * usage,
         (100.0 * explained / capacity).max(1.0)
     );
-    Some(RuleMatch::new(3, evaluation.evidence_for_all(&measures)).because(cause))
+    Some(evaluation.found(3, &measures).because(cause))
 }

@@ -2,13 +2,8 @@
 //! decode can delay prefill.
 
 use super::cache::{FREE_CACHE_USAGE, FULL_CACHE_USAGE, evicts_conversations};
-use super::rule::DiagnosisRule;
-use crate::evaluation::{Evaluation, RuleMatch, windows};
-use crate::history::{
-    HistoryStep, LONG_PROMPT_TOKENS, RECENT, StepSignal, StepWindow, WindowMeasure,
-};
-use crate::verdict::Origin;
-use crate::verdict::{Evidence, VerdictSeverity};
+use crate::history::{HistoryStep, LONG_PROMPT_TOKENS};
+use crate::rule::prelude::*;
 
 /// A prompt with at least this many tokens counts as long if the mean prompt is much shorter.
 const LONGER_PROMPT_TOKENS: f64 = 1_000.0;
@@ -36,20 +31,16 @@ const MIN_BURST: f64 = 5.0;
 const MAX_RUNNING_BETWEEN_BURSTS: f64 = 0.7;
 /// Minimum number of streams with structured output, and without, for a comparison.
 const MIN_STRUCTURED: f64 = 3.0;
-const GRAMMAR: &str = "only requests with structured output wait: the engine compiles their grammars before it takes them";
-const GRAMMAR_REMEDY: &str = "Reuse schemas, so that the engine finds their grammars in its cache, simplify them, or use another \
-                              backend of structured output (--structured-outputs-config).";
 /// An engine has a limit of its own if its peers run at least this many times as many requests.
 const BELOW_PEERS_FACTOR: f64 = 2.0;
 const MIN_STEPS_BELOW: usize = 3;
-const BELOW_PEERS_REMEDY: &str =
-    "Compare the start flags of the engine with those of its peers, first --max-num-seqs.";
 /// A burst harms clients if the mean time in the engine's queue is at least this many seconds.
 const BURST_QUEUE_SECONDS: f64 = 1.0;
 
 pub(super) const DECODE_STARVATION: DiagnosisRule = DiagnosisRule {
     name: "decode_starvation",
-    severity: VerdictSeverity::Critical,
+    severity: "critical",
+    lowest: VerdictSeverity::Critical,
     meaning: "The prefill of long prompts delays the streams of all other requests on the backend.",
     evidence: "In the last minute the p99 between outputs is ≥ 0.5 s, or ≥ 0.2 s and four times \
                usual. The longest prompt has 8,000 tokens or more, or 1,000 and four times the mean. The \
@@ -59,15 +50,13 @@ pub(super) const DECODE_STARVATION: DiagnosisRule = DiagnosisRule {
              (--max-num-partial-prefills, --long-prefill-token-threshold), or give them a model \
              name with backends of its own (models).",
     disproof: "Streams pause while no prompt is longer than usual.",
-    pages: false,
-    explained_by: &["shared_backend", "kv_thrashing"],
     needs: &[StepSignal::GapP99, StepSignal::KvUsage, StepSignal::Waiting],
     judge: |evaluation| Ok(judge_decode_starvation(evaluation)),
+    ..DiagnosisRule::ENGINE
 };
 
 pub(super) const PREFILL_STARVATION: DiagnosisRule = DiagnosisRule {
     name: "prefill_starvation",
-    severity: VerdictSeverity::Warning,
     meaning: "Requests wait for their prefill although the KV cache has free blocks.",
     evidence: "Two or more requests wait in the engine in 80 % of the samples of 45 s; or the mean \
                queue time is ≥ 1 s, and a queue of five requests has become empty twice in five \
@@ -82,29 +71,19 @@ pub(super) const PREFILL_STARVATION: DiagnosisRule = DiagnosisRule {
     remedy: "Add backends, or raise the limit that the cause names as far as GPU memory and the \
              times between tokens allow it.",
     disproof: "Time in the engine's queue falls while requests still start late.",
-    pages: false,
-    explained_by: &[
-        "shared_backend",
-        "kv_thrashing",
-        "kv_backlog",
-        "slow_engine",
-    ],
     needs: &[StepSignal::Waiting, StepSignal::KvUsage, StepSignal::Queued],
     judge: |evaluation| Ok(judge_prefill_starvation(evaluation)),
+    ..DiagnosisRule::ENGINE
 };
 
 fn judge_decode_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
-    let window = evaluation.short_window();
+    let window = evaluation.minute;
     let harm = evaluation.slow_inter_token_evidence();
-    let gap = evaluation
-        .evidence(WindowMeasure::GapP99)
-        .map_or(0.0, |evidence| evidence.value);
+    let gap = window.get(WindowMeasure::GapP99).unwrap_or(0.0);
     let is_slow = gap >= 0.5 || (gap >= 0.2 && evaluation.has_risen(WindowMeasure::GapP99, 4.0));
     let usage = window.quantile(StepSignal::KvUsage, 0.9);
     let is_full = usage.is_none_or(|usage| usage >= FULL_CACHE_USAGE);
-    let is_preempting = window
-        .sum(StepSignal::Preemptions)
-        .is_some_and(|count| count >= 2.0);
+    let is_preempting = window.total(StepSignal::Preemptions) >= 2.0;
     let longest = window.max(StepSignal::LongestPrompt).unwrap_or(0.0);
     let is_over = window
         .latest(StepSignal::GapP99)
@@ -127,9 +106,8 @@ fn judge_decode_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         WindowMeasure::Waiting,
     ];
     let signals = 1 + harm.len() + usize::from(has_many_stalled);
-    let rule_match = RuleMatch::new(signals, evaluation.evidence_for_all(&measures));
     let longest = format!("The longest prompt had about {longest:.0} tokens.");
-    Some(rule_match.remedy(Some(longest)))
+    Some(evaluation.found(signals, &measures).remedy(longest))
 }
 
 /// Whether requests wait in the engine's queue for half of the time to their first token. If the TTFT is unknown, the
@@ -145,7 +123,7 @@ fn is_mostly_queue_time(window: &StepWindow<'_>) -> bool {
 }
 
 fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
-    let window = evaluation.short_window();
+    let window = evaluation.minute;
     let usage = window.quantile(StepSignal::KvUsage, 0.9);
     let has_free_blocks = usage.is_some_and(|usage| usage < FREE_CACHE_USAGE);
     let harm = evaluation.slow_start_evidence();
@@ -153,9 +131,14 @@ fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         return Some(deferred(evaluation, harm));
     }
     if !harm.is_empty() && waits_for_grammar(&window) {
-        let rule_match = RuleMatch::new(1 + harm.len(), harm).because(GRAMMAR);
-        let rule_match = rule_match.at(Origin::Requests);
-        return Some(rule_match.remedy(Some(GRAMMAR_REMEDY.to_owned())));
+        let found = RuleMatch::new(1 + harm.len(), harm).because(
+            "only requests with structured output wait: the engine compiles their grammars \
+             before it takes them",
+        );
+        return Some(found.at(Origin::Requests).remedy(
+            "Reuse schemas, so that the engine finds their grammars in its cache, simplify them, \
+             or use another backend of structured output (--structured-outputs-config).",
+        ));
     }
     let below_peers = limit_below_peers(evaluation);
     let is_burst = !evaluation.has_queue() && below_peers.is_none() && is_burst(evaluation);
@@ -172,27 +155,30 @@ fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         WindowMeasure::KvUsageP90,
         WindowMeasure::EngineInterToken,
     ];
-    let evidence = [evaluation.evidence_for_all(&measures), harm.clone()].concat();
+    let signals = 1 + harm.len();
+    let found = evaluation.found(signals, &measures).with(harm);
+    if let Some(cause) = below_peers {
+        let found = found.because(cause).at(Origin::Engine);
+        return Some(RuleMatch {
+            signals: signals + 1,
+            ..found.remedy(
+                "Compare the start flags of the engine with those of its peers, first \
+                 --max-num-seqs.",
+            )
+        });
+    }
     let limit = if is_burst {
-        None
+        Some(QueueLimit::Bursts)
     } else {
         scheduler_limit(evaluation, &window)
     };
-    if let Some(cause) = below_peers {
-        let rule_match = RuleMatch::new(2 + harm.len(), evidence).because(cause);
-        let rule_match = rule_match.at(Origin::Engine);
-        return Some(rule_match.remedy(Some(BELOW_PEERS_REMEDY.to_owned())));
-    }
-    let (cause, remedy) = if is_burst {
-        BURST_CAUSE_AND_REMEDY
-    } else {
-        queue_cause_and_remedy(limit)
-    };
     // If the measures prove no scheduler limit, only the queue and the late first tokens show the
     // condition, so the confidence is at most medium.
-    let signals = (1 + harm.len()).min(if limit.is_some() { usize::MAX } else { 2 });
-    let rule_match = RuleMatch::new(signals, evidence).because(cause);
-    Some(rule_match.remedy(Some(remedy.to_owned())))
+    let is_proven = matches!(limit, Some(QueueLimit::Sequences | QueueLimit::Tokens));
+    Some(RuleMatch {
+        signals: if is_proven { signals } else { signals.min(2) },
+        ..because_of_limit(found, limit)
+    })
 }
 
 /// Whether only requests with structured output wait.
@@ -200,14 +186,14 @@ fn waits_for_grammar(window: &StepWindow<'_>) -> bool {
     let mean = |seconds, outputs| window.ratio(seconds, outputs, MIN_STRUCTURED);
     let structured = mean(StepSignal::StructuredSeconds, StepSignal::StructuredOutputs);
     let plain = mean(StepSignal::PlainSeconds, StepSignal::PlainOutputs);
-    let pair = structured.zip(plain);
-    pair.is_some_and(|(structured, plain)| structured >= 1.0 && structured >= 3.0 * plain)
+    let both = structured.zip(plain);
+    both.is_some_and(|(structured, plain)| structured >= 1.0 && structured >= 3.0 * plain)
 }
 
 /// The cause if the engine never runs more than a few requests while others wait there, and its peers run far more
 /// without a queue: a limit of its own.
 fn limit_below_peers(evaluation: &Evaluation<'_>) -> Option<String> {
-    let recent = evaluation.recent_window();
+    let recent = evaluation.recent;
     let is_waiting = recent.len() >= MIN_STEPS_BELOW
         && recent.fraction_at_least(StepSignal::Waiting, 1.0) >= 1.0
         && recent.mean(StepSignal::Waiting)? >= 2.0;
@@ -226,8 +212,8 @@ fn limit_below_peers(evaluation: &Evaluation<'_>) -> Option<String> {
     let is_below = running.len() == peers.len() && least >= BELOW_PEERS_FACTOR * most.max(1.0);
     (is_waiting && is_ceiling && is_below).then(|| {
         format!(
-            "it runs at most {most:.0} requests at once and others wait there, while its peers run {least:.0} without a queue: \
-             its --max-num-seqs is lower"
+            "it runs at most {most:.0} requests at once and others wait there, while its peers \
+             run {least:.0} without a queue: its --max-num-seqs is lower"
         )
     })
 }
@@ -242,67 +228,76 @@ fn is_deferred(window: &StepWindow<'_>) -> bool {
 /// The match for requests that wait for a LoRA adapter or a KV transfer.
 fn deferred(evaluation: &Evaluation<'_>, harm: Vec<Evidence>) -> RuleMatch {
     let measures = [WindowMeasure::Waiting, WindowMeasure::Running];
-    let signals = 1 + harm.len();
-    let evidence = [evaluation.evidence_for_all(&measures), harm].concat();
-    let remedy = "Raise --max-loras, or give rarely used adapters a backend of their own.";
-    RuleMatch::new(signals, evidence)
-        .because("requests wait for a slot of their LoRA adapter (--max-loras), for a KV transfer, or for the grammar of structured output, while the batch has room")
-        .remedy(Some(remedy.to_owned()))
+    let found = evaluation.found(1 + harm.len(), &measures).with(harm);
+    found
+        .because(
+            "requests wait for a slot of their LoRA adapter (--max-loras), for a KV transfer, or \
+             for the grammar of structured output, while the batch has room",
+        )
+        .remedy("Raise --max-loras, or give rarely used adapters a backend of their own.")
 }
-
-/// The cause of a queue that is empty between bursts of requests, and the remedy.
-const BURST_CAUSE_AND_REMEDY: (&str, &str) = (
-    "requests come in bursts: the queue is empty between them",
-    "Spread the requests of batch jobs over time, or give them a lower class (admission.classes).",
-);
 
 /// Whether requests come in bursts: they wait long in the engine's queue, although at least twice in the
 /// last five minutes the queue became empty and sequence slots became free. If the batch stays full while
 /// the queue is empty, this is no burst: the batch is at its limit, and further requests wait in the gateway.
 fn is_burst(evaluation: &Evaluation<'_>) -> bool {
-    let window = evaluation.long_window();
+    let window = evaluation.long;
     let running = |step: &HistoryStep| step.get(StepSignal::Running);
-    let free_slots_below = MAX_RUNNING_BETWEEN_BURSTS * window.max_of(running).unwrap_or(0.0);
+    let most_running = window.max(StepSignal::Running).unwrap_or(0.0);
+    let free_slots_below = MAX_RUNNING_BETWEEN_BURSTS * most_running;
     let mut is_queue = false;
     let mut ends = 0;
-    for (waiting, running) in window.pairs(StepSignal::Waiting, running) {
+    for step in window.steps() {
+        let (Some(waiting), Some(running)) = (step.get(StepSignal::Waiting), running(step)) else {
+            continue;
+        };
         if waiting >= MIN_BURST {
             is_queue = true;
         } else if waiting < 0.5 && running < free_slots_below && std::mem::take(&mut is_queue) {
             ends += 1;
         }
     }
-    let queue = evaluation.short_window().get(WindowMeasure::QueueTime);
+    let queue = evaluation.minute.get(WindowMeasure::QueueTime);
     ends >= 2 && queue.is_some_and(|queue| queue >= BURST_QUEUE_SECONDS)
 }
 
-/// The cause of a queue in an engine that has free KV blocks, and the remedy. `limit`: the scheduler limit
-/// that is reached, or `None` if it is unknown.
-fn queue_cause_and_remedy(limit: Option<SchedulerLimit>) -> (&'static str, &'static str) {
+/// Adds the cause of a queue in an engine that has free KV blocks, and the remedy. `limit`: `None` if it is unknown.
+fn because_of_limit(found: RuleMatch, limit: Option<QueueLimit>) -> RuleMatch {
     match limit {
-        Some(SchedulerLimit::Sequences) => (
-            "the batch is at its limit (--max-num-seqs)",
-            "Raise --max-num-seqs: the KV cache has room for more sequences.",
-        ),
-        Some(SchedulerLimit::Tokens) => (
-            "prompts use up the tokens of each step (--max-num-batched-tokens)",
-            "Raise --max-num-batched-tokens if the engine computes prompts faster in larger \
-             pieces; otherwise its prefill speed is the limit.",
-        ),
-        None => (
-            "cannot tell which: the batch limit (--max-num-seqs) or the tokens of a step \
-             (--max-num-batched-tokens)",
-            "Compare the running requests with --max-num-seqs: if they are equal, raise it.",
-        ),
+        Some(QueueLimit::Bursts) => found
+            .because("requests come in bursts: the queue is empty between them")
+            .remedy(
+                "Spread the requests of batch jobs over time, or give them a lower class \
+                 (admission.classes).",
+            ),
+        Some(QueueLimit::Sequences) => found
+            .because("the batch is at its limit (--max-num-seqs)")
+            .remedy("Raise --max-num-seqs: the KV cache has room for more sequences."),
+        Some(QueueLimit::Tokens) => found
+            .because("prompts use up the tokens of each step (--max-num-batched-tokens)")
+            .remedy(
+                "Raise --max-num-batched-tokens if the engine computes prompts faster in larger \
+                 pieces; otherwise its prefill speed is the limit.",
+            ),
+        None => found
+            .because(
+                "cannot tell which: the batch limit (--max-num-seqs) or the tokens of a step \
+                 (--max-num-batched-tokens)",
+            )
+            .remedy(
+                "Compare the running requests with --max-num-seqs: if they are equal, raise it.",
+            ),
     }
 }
 
-/// The limit of vLLM's scheduler that keeps requests waiting while KV blocks are free.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SchedulerLimit {
-    /// `--max-num-seqs`.
+/// Why requests wait while KV blocks are free.
+#[derive(Clone, Copy)]
+enum QueueLimit {
+    /// The requests come in bursts.
+    Bursts,
+    /// `--max-num-seqs` of vLLM's scheduler.
     Sequences,
-    /// `--max-num-batched-tokens`.
+    /// `--max-num-batched-tokens` of vLLM's scheduler.
     Tokens,
 }
 
@@ -315,7 +310,7 @@ enum SchedulerLimit {
 /// new sequence replaces each sequence that ends, so the number of running requests stays at its maximum. A
 /// full batch with much prefill proves neither case: a step with a prompt is longer than a step without,
 /// so most of the time can be prefill although few steps have a prompt.
-fn scheduler_limit(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> Option<SchedulerLimit> {
+fn scheduler_limit(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> Option<QueueLimit> {
     let in_prefill = window.get(WindowMeasure::Prefilling)?;
     // Steps without waiting requests do not show whether a limit was reached.
     let while_waiting = |step: &HistoryStep| {
@@ -341,9 +336,9 @@ fn scheduler_limit(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> Opti
         MAX_IDLE_PREFILL
     };
     if in_prefill < max_idle {
-        (is_at_ceiling && !has_run_more).then_some(SchedulerLimit::Sequences)
+        (is_at_ceiling && !has_run_more).then_some(QueueLimit::Sequences)
     } else if in_prefill >= MIN_BUSY_PREFILL && (!is_at_ceiling || has_run_more) {
-        Some(SchedulerLimit::Tokens)
+        Some(QueueLimit::Tokens)
     } else {
         None
     }

@@ -2,12 +2,10 @@
 //! and time that requests lose before they reach the engine.
 
 use super::front_end::{PagePlace, late_pages};
-use super::rule::DiagnosisRule;
-use crate::evaluation::{ANOMALY_Z_SCORE, Evaluation, RuleMatch, RuleResult, windows};
+use crate::evaluation::ANOMALY_Z_SCORE;
 use crate::harm::HARMED_SHARE;
-use crate::history::{FAST, HistoryStep, StepSignal, StepWindow, WindowMeasure};
-use crate::verdict::Origin;
-use crate::verdict::{Evidence, VerdictSeverity};
+use crate::history::HistoryStep;
+use crate::rule::prelude::*;
 use std::time::Duration;
 use tokenweir_request::significance::{TimeSpread, is_share_above};
 
@@ -38,11 +36,6 @@ const MIN_CANCEL_RATIO: f64 = 0.05;
 const FEW_STREAMS: f64 = 5.0;
 const MIN_STALLS_OF_FEW: f64 = 5.0;
 const LAST_STALL_WITHIN: Duration = Duration::from_mins(2);
-/// The causes of the verdict `stalls` if metrics pages are late too.
-const STALLS_ON_NETWORK: &str = "the network between the gateway and the backends: small pages, which need no engine, are \
-                                 late at all of them too";
-const STALLS_OF_API_SERVER: &str = "the API server of this backend or the path to it, and not its engine: its metrics page is \
-                                    late too, those of its peers are not";
 /// Minimum number of streams that hang, for a verdict that is critical.
 const MANY_HANGING: f64 = 3.0;
 /// A stream hangs if it has had no output for at least this multiple of the mean TTFT of the backend, and so many
@@ -50,10 +43,6 @@ const MANY_HANGING: f64 = 3.0;
 const HANGING_FACTOR: f64 = 20.0;
 const MIN_SERVED_LATER: f64 = 10.0;
 const MAX_HANGING_SECONDS: f64 = 300.0;
-const HANGING_REMEDY: &str = "tokenweir top lists the oldest streams: compare what they ask for. With data-parallel ranks, look at \
-                              the engine of each rank, and name each rank as a backend of its own (routing.data_parallel_ranks).";
-const HANGING: &str = "requests there hang without output while many that began later are served: one rank of a data-parallel \
-                       engine is dead, or these requests block (a grammar of structured output, media to fetch, a KV transfer)";
 /// Minimum number of stalls for the rule `stalls`. If no stream begins, it is also the minimum number of
 /// stalled streams.
 const MIN_STALLS: f64 = 3.0;
@@ -62,33 +51,26 @@ const MIN_STALLS: f64 = 3.0;
 const OVERDUE_SECONDS: f64 = 3.0;
 const OVERDUE_FACTOR: f64 = 10.0;
 const OVERDUE_SECONDS_WITHOUT_PEERS: f64 = 15.0;
-/// The cause of the verdict `stalls` if requests get no first output.
-const NO_OUTPUT: &str = "requests there get no first output while its peers answer: the engine stands still, or a \
-                         proxy in front of it swallows requests";
-/// The cause of the verdict `stalls` if only a canary request of the gateway gets no output.
-const NO_CANARY_OUTPUT: &str = "the canary request of the gateway gets no output there, and no client had any meanwhile: \
-                                the engine stands still, or a proxy in front of it swallows requests";
 pub(super) const BLIND: DiagnosisRule = DiagnosisRule {
     name: "blind",
-    severity: VerdictSeverity::Warning,
     meaning: "The metrics of the backend cannot be read, or do not change: the gateway routes by \
               the requests that it has in flight there.",
     evidence: "For 45 s of the last minute, and now, the gateway had no metrics page that it can \
                parse and that is at most 15 s old. Or no counter of the page changed in 30 s, \
                while five requests with output ended.",
-    excluded: "",
     remedy: "Run tokenweir doctor against the backend. Remove --disable-log-stats, or a proxy that \
              hides or caches the page. If the page is slow, give the API server more CPU.",
     disproof: "curl http://BACKEND/metrics shows vllm:num_requests_running within a second.",
-    pages: false,
-    explained_by: &[],
-    needs: &[],
+    severity: "warning",
+    load: LoadDependence::None,
     judge: |evaluation| Ok(judge_blind(evaluation)),
+    ..DiagnosisRule::ENGINE
 };
 
 pub(super) const STALLS: DiagnosisRule = DiagnosisRule {
     name: "stalls",
-    severity: VerdictSeverity::Critical,
+    severity: "critical",
+    lowest: VerdictSeverity::Critical,
     meaning: "Requests at the backend stall: in the middle of their responses, or before their first output.",
     evidence: "A request at the backend is overdue for 3 s and for ten times the TTFT of its peers (15 s \
                without peers), nothing else there had output meanwhile, and it refused nothing. Or in a minute three streams stalled, at least 5 % of those that began or are in \
@@ -103,18 +85,18 @@ pub(super) const STALLS: DiagnosisRule = DiagnosisRule {
              NCCL collective. Set its weight to 0 if it does not recover.",
     disproof: "All stalled streams belong to one client, or the clients do not read their data.",
     pages: true,
-    explained_by: &["kv_thrashing", "decode_starvation"],
     needs: &[
         StepSignal::Stalls,
         StepSignal::Stalled,
         StepSignal::InFlight,
     ],
+    load: LoadDependence::Requests(Ratio::of(StepSignal::Stalls, StepSignal::FirstOutputs, 5.0)),
     judge: |evaluation| Ok(judge_stalls(evaluation)),
+    ..DiagnosisRule::ENGINE
 };
 
 pub(super) const ABORT_SPIKE: DiagnosisRule = DiagnosisRule {
     name: "abort_spike",
-    severity: VerdictSeverity::Warning,
     meaning: "Many more clients than usual disconnect before their response is complete.",
     evidence: "In a minute with 20 requests or more, five clients and 10 % disconnected. This is \
                three times usual, and six standard deviations above it; or they left after the same time (within \
@@ -125,64 +107,45 @@ pub(super) const ABORT_SPIKE: DiagnosisRule = DiagnosisRule {
     remedy: "Compare the clients' timeout with the duration of responses. In the access \
              log these requests have termination = client_cancelled.",
     disproof: "A deployment of the clients closes connections at the same time.",
-    pages: false,
-    explained_by: &[
-        "kv_thrashing",
-        "kv_backlog",
-        "decode_starvation",
-        "slow_engine",
-        "prefill_starvation",
-        "stalls",
-    ],
     needs: &[StepSignal::Cancelled, StepSignal::Finished],
     judge: judge_abort_spike,
+    ..DiagnosisRule::ENGINE
 };
 
 fn judge_blind(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
-    let window = evaluation.short_window();
+    let window = evaluation.minute;
+    let found = evaluation.found(2, &[WindowMeasure::InFlight]);
     if is_page_frozen(&evaluation.history.window(FROZEN_WINDOW)) {
-        let rule_match = RuleMatch::new(2, evaluation.evidence_for_all(&[WindowMeasure::InFlight]));
-        return Some(rule_match.because(
-            "its metrics page stands still while requests of the gateway end there: a cache or a proxy \
-             answers in its place",
+        return Some(found.because(
+            "its metrics page stands still while requests of the gateway end there: a cache or a \
+             proxy answers in its place",
         ));
     }
     let steps = window.len() as f64;
     let missing = steps - window.values(StepSignal::Running).count() as f64;
     let is_fresh = window.latest(StepSignal::Running).is_some();
-    if missing < MIN_MISSING_STEPS || is_fresh {
-        return None;
-    }
-    Some(RuleMatch::new(
-        2,
-        evaluation.evidence_for_all(&[WindowMeasure::InFlight]),
-    ))
+    (missing >= MIN_MISSING_STEPS && !is_fresh).then_some(found)
 }
 
 /// Whether no counter of the metrics page changed in the window although requests with output ended.
 fn is_page_frozen(window: &StepWindow<'_>) -> bool {
-    let growth: Vec<f64> = PAGE_COUNTERS
-        .iter()
-        .filter_map(|counter| window.sum(*counter))
-        .collect();
+    let growth = PAGE_COUNTERS.iter().filter_map(|it| window.sum(*it));
+    let most = growth.reduce(f64::max);
     let is_known =
         window.seconds() >= FROZEN_WINDOW.as_secs_f64() && window.has_signal(StepSignal::Elapsed);
-    let requests = window.sum(StepSignal::Generated).unwrap_or(0.0);
-    let steps = window
-        .values(StepSignal::Generated)
-        .filter(|requests| *requests >= 1.0)
-        .count();
+    let requests = window.total(StepSignal::Generated);
+    let steps = window.values(StepSignal::Generated);
+    let steps = steps.filter(|requests| *requests >= 1.0).count();
     is_known
-        && !growth.is_empty()
-        && growth.iter().all(|growth| *growth < 0.5)
+        && most.is_some_and(|growth| growth < 0.5)
         && requests >= MIN_UNCOUNTED_REQUESTS
         && steps >= MIN_UNCOUNTED_STEPS
 }
 
 fn judge_stalls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
-    let window = evaluation.short_window();
-    let stalls = window.sum(StepSignal::Stalls).unwrap_or(0.0);
-    let streams = window.sum(StepSignal::FirstOutputs).unwrap_or(0.0);
+    let window = evaluation.minute;
+    let stalls = window.total(StepSignal::Stalls);
+    let streams = window.total(StepSignal::FirstOutputs);
     let in_flight = window.get(WindowMeasure::InFlight).unwrap_or(0.0);
     let stalled = window.quantile(StepSignal::Stalled, 0.5).unwrap_or(0.0);
     // One stalled stream among many streams is no fault of the backend.
@@ -195,7 +158,7 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         stalled >= 2.0 && stalled >= 0.2 * in_flight || stalled >= MIN_STALLS && streams < 1.0;
     let stalls_few_streams = streams < FEW_STREAMS && stalls_few_streams(evaluation);
     let is_overdue = is_overdue(evaluation, StepSignal::Overdue);
-    let recent = evaluation.recent_window();
+    let recent = evaluation.recent;
     let is_over =
         recent.sum(StepSignal::Stalls) == Some(0.0) && recent.max(StepSignal::Stalled) == Some(0.0);
     let is_found = has_many_stalls || has_stalled_streams;
@@ -218,11 +181,19 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         WindowMeasure::GapP99,
     ];
     let signals = signals.iter().filter(|is_present| **is_present).count();
-    let rule_match = RuleMatch::new(signals, evaluation.evidence_for_all(&measures));
+    let found = evaluation.found(signals, &measures);
     if is_overdue && !is_found {
-        return Some(rule_match.because(NO_OUTPUT));
+        return Some(found.because(
+            "requests there get no first output while its peers answer: the engine stands still, \
+             or a proxy in front of it swallows requests",
+        ));
     }
-    Some(explained(rule_match, evaluation, &window))
+    let found = because_of_stalls(found, evaluation, &window);
+    Some(if found.origin == Some(Origin::Unknown) {
+        found.warning()
+    } else {
+        found
+    })
 }
 
 /// Whether streams stalled in more than one step. A single pause, for example of the machine, which stalls all open
@@ -235,25 +206,15 @@ fn stalls_repeatedly(window: &StepWindow<'_>) -> bool {
     window.step_fraction_at_least(has_stalled, 1.0) > 1.5 / window.len() as f64
 }
 
-/// Adds the cause of stalls to the match.
-fn explained(found: RuleMatch, evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> RuleMatch {
-    let (cause, origin) = stall_cause(evaluation, window);
-    let is_unknown = origin == Origin::Unknown;
-    RuleMatch {
-        severity: is_unknown.then_some(VerdictSeverity::Warning),
-        ..found.because(cause).at(origin)
-    }
-}
-
 /// The match for streams that hang although the backend serves streams that began later.
 fn hanging_streams(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
-    let window = evaluation.short_window();
+    let window = evaluation.minute;
     let hanging = window.latest(StepSignal::Hanging)?;
     let seconds = window.latest(StepSignal::HangingSeconds)?;
     let ttft = window.get(WindowMeasure::Ttft)?;
     let age = Duration::from_secs_f64(seconds.clamp(1.0, MAX_HANGING_SECONDS));
     let since = evaluation.history.window(age);
-    let served = since.sum(StepSignal::FirstOutputs).unwrap_or(0.0);
+    let served = since.total(StepSignal::FirstOutputs);
     if hanging < 1.0 || served < MIN_SERVED_LATER || seconds < HANGING_FACTOR * ttft {
         return None;
     }
@@ -262,12 +223,21 @@ fn hanging_streams(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         Evidence::new("oldest_without_output", seconds, "s", 0.0),
         Evidence::new("served_later", served, "requests", since.seconds()),
     ];
-    let found = RuleMatch {
-        severity: (hanging < MANY_HANGING).then_some(VerdictSeverity::Warning),
-        ..RuleMatch::new(2, evidence)
-    };
-    let remedy = Some(HANGING_REMEDY.to_owned());
-    Some(found.because(HANGING).remedy(remedy))
+    let found = RuleMatch::new(2, evidence).because(
+        "requests there hang without output while many that began later are served: one rank of \
+         a data-parallel engine is dead, or these requests block (a grammar of structured \
+         output, media to fetch, a KV transfer)",
+    );
+    let found = found.remedy(
+        "tokenweir top lists the oldest streams: compare what they ask for. With data-parallel \
+         ranks, look at the engine of each rank, and name each rank as a backend of its own \
+         (routing.data_parallel_ranks).",
+    );
+    Some(if hanging < MANY_HANGING {
+        found.warning()
+    } else {
+        found
+    })
 }
 
 /// The match for a backend without output for a canary request of the gateway. No client is harmed yet.
@@ -275,25 +245,23 @@ fn silent_canary(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     if !is_overdue(evaluation, StepSignal::Canary) {
         return None;
     }
-    let seconds = evaluation.short_window().latest(StepSignal::Canary)?;
+    let seconds = evaluation.minute.latest(StepSignal::Canary)?;
     let evidence = vec![Evidence::new("canary_without_output", seconds, "s", 0.0)];
-    let found = RuleMatch {
-        severity: Some(VerdictSeverity::Warning),
-        ..RuleMatch::new(2, evidence)
-    };
-    Some(found.because(NO_CANARY_OUTPUT))
+    let found = RuleMatch::new(2, evidence).because(
+        "the canary request of the gateway gets no output there, and no client had any \
+         meanwhile: the engine stands still, or a proxy in front of it swallows requests",
+    );
+    Some(found.warning())
 }
 
 /// Whether a request, whose time the signal has, waits for its first output far longer than at the peers, and
 /// nothing else at the backend has output.
 fn is_overdue(evaluation: &Evaluation<'_>, signal: StepSignal) -> bool {
-    let refused = evaluation.recent_window().sum(StepSignal::RefusedAttempts);
-    if refused.is_some_and(|refused| refused >= 1.0) {
+    if evaluation.recent.total(StepSignal::RefusedAttempts) >= 1.0 {
         // An engine that refuses requests works.
         return false;
     }
-    let overdue = evaluation.short_window().latest(signal);
-    let overdue = overdue.unwrap_or(0.0);
+    let overdue = evaluation.minute.latest(signal).unwrap_or(0.0);
     let peers = windows(evaluation.peers(), FAST);
     let ttfts = peers
         .iter()
@@ -306,64 +274,71 @@ fn is_overdue(evaluation: &Evaluation<'_>, signal: StepSignal) -> bool {
 
 /// Whether a backend with few streams has stalled streams repeatedly, and a significant share of them.
 fn stalls_few_streams(evaluation: &Evaluation<'_>) -> bool {
-    let window = evaluation.long_window();
-    let sum = |signal| window.sum(signal).unwrap_or(0.0);
-    let stalls = sum(StepSignal::Stalls);
-    let total = stalls.max(sum(StepSignal::FirstOutputs));
-    let times = window
-        .values(StepSignal::Stalls)
-        .filter(|stalls| *stalls >= 1.0)
-        .count();
-    let last = evaluation
-        .history
-        .window(LAST_STALL_WITHIN)
-        .sum(StepSignal::Stalls);
+    let window = evaluation.long;
+    let stalls = window.total(StepSignal::Stalls);
+    let total = stalls.max(window.total(StepSignal::FirstOutputs));
+    let times = window.values(StepSignal::Stalls);
+    let times = times.filter(|stalls| *stalls >= 1.0).count();
+    let last = evaluation.history.window(LAST_STALL_WITHIN);
     stalls >= MIN_STALLS_OF_FEW
         && times >= 2
-        && last.is_some_and(|last| last >= 1.0)
+        && last.total(StepSignal::Stalls) >= 1.0
         && is_share_above(stalls as u64, total as u64, HARMED_SHARE)
 }
 
-/// The cause of the verdict `stalls`. It follows from `window`, which is a window of the backend, and from
+/// Adds the cause of stalls to the match. It follows from `window`, which is a window of the backend, and from
 /// the windows of the other backends.
-fn stall_cause(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> (&'static str, Origin) {
-    let others = windows(evaluation.others.iter().copied(), FAST);
-    let has_stalls = |it: &StepWindow<'_>| {
-        it.sum(StepSignal::Stalls)
-            .is_some_and(|sum| sum >= MIN_STALLS)
-    };
-    let is_everywhere = !others.is_empty() && others.iter().all(has_stalls);
-    let is_metrics_missing = window.values(StepSignal::Running).count() * 2 < window.len();
-    let is_preempting = window
-        .sum(StepSignal::Preemptions)
-        .is_some_and(|count| count >= 1.0);
-    let pages = late_pages(evaluation);
-    if is_preempting {
+fn because_of_stalls(
+    found: RuleMatch,
+    evaluation: &Evaluation<'_>,
+    window: &StepWindow<'_>,
+) -> RuleMatch {
+    if window.total(StepSignal::Preemptions) >= 1.0 {
         let cause = "its sequences are preempted, because the KV cache is full";
-        (cause, Origin::Load)
-    } else if let Some(pages) = pages {
-        match pages {
-            PagePlace::Everywhere => (STALLS_ON_NETWORK, Origin::Network),
-            PagePlace::ThisBackend => (STALLS_OF_API_SERVER, Origin::FrontEnd),
-        }
-    } else if is_everywhere {
-        let cause = "cannot tell which: the gateway's machine, the network, or the same fault in all engines";
-        (cause, Origin::Unknown)
-    } else if is_metrics_missing {
-        let cause = "its metrics cannot be read either: the process is frozen";
-        (cause, Origin::Engine)
-    } else {
-        ("the engine of this backend", Origin::Engine)
+        return found.because(cause).at(Origin::Load);
     }
+    match late_pages(evaluation) {
+        Some(PagePlace::Everywhere) => {
+            return found
+                .because(
+                    "the network between the gateway and the backends: small pages, which need \
+                     no engine, are late at all of them too",
+                )
+                .at(Origin::Network);
+        }
+        Some(PagePlace::ThisBackend) => {
+            return found
+                .because(
+                    "the API server of this backend or the path to it, and not its engine: its \
+                     metrics page is late too, those of its peers are not",
+                )
+                .at(Origin::FrontEnd);
+        }
+        None => {}
+    }
+    let others = windows(evaluation.others.iter().copied(), FAST);
+    let has_stalls = |it: &StepWindow<'_>| it.total(StepSignal::Stalls) >= MIN_STALLS;
+    if !others.is_empty() && others.iter().all(has_stalls) {
+        let cause = "cannot tell which: the gateway's machine, the network, or the same fault in \
+                     all engines";
+        return found.because(cause).at(Origin::Unknown);
+    }
+    let is_metrics_missing = window.values(StepSignal::Running).count() * 2 < window.len();
+    let cause = if is_metrics_missing {
+        "its metrics cannot be read either: the process is frozen"
+    } else {
+        "the engine of this backend"
+    };
+    found.because(cause).at(Origin::Engine)
 }
 
 fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleResult {
-    let window = evaluation.short_window();
+    let window = evaluation.minute;
     let Some(ratio) = window.get(WindowMeasure::CancelRatio) else {
         return Ok(None);
     };
-    let cancelled = window.sum(StepSignal::Cancelled).unwrap_or(0.0);
-    let is_over = evaluation.recent_window().sum(StepSignal::Cancelled) == Some(0.0);
+    let cancelled = window.total(StepSignal::Cancelled);
+    let is_over = evaluation.recent.sum(StepSignal::Cancelled) == Some(0.0);
     if ratio < 0.1 || cancelled < 5.0 || is_over {
         return Ok(None);
     }
@@ -380,16 +355,15 @@ fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleResult {
             return Ok(None);
         }
     }
-    let rule_match = RuleMatch::new(
-        1 + usize::from(is_timeout),
-        evaluation.evidence_for_all(&[
-            WindowMeasure::CancelRatio,
-            WindowMeasure::Ttft,
-            WindowMeasure::GapP99,
-        ]),
-    );
+    let measures = [
+        WindowMeasure::CancelRatio,
+        WindowMeasure::Ttft,
+        WindowMeasure::GapP99,
+    ];
+    let found = evaluation.found(1 + usize::from(is_timeout), &measures);
     let cause = if is_timeout {
-        "a timeout of the clients, or of a proxy in front of the gateway: they disconnect after the same time"
+        "a timeout of the clients, or of a proxy in front of the gateway: they disconnect after \
+         the same time"
     } else {
         "clients do not wait any longer"
     };
@@ -397,7 +371,7 @@ fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleResult {
         "Clients disconnected after {:.1} s on average (standard deviation {:.1} s).",
         times.mean, times.deviation
     );
-    Ok(Some(rule_match.because(cause).remedy(Some(remedy))))
+    Ok(Some(found.because(cause).remedy(remedy)))
 }
 
 /// Whether the share of clients that disconnect is far above the usual one. A number of disconnects of at least
@@ -411,12 +385,9 @@ fn is_far_above(usual: f64, ratio: f64, cancelled: f64) -> bool {
 
 /// The times after which clients disconnected.
 fn cancel_times(window: &StepWindow<'_>) -> TimeSpread {
-    let mean_of = |signal| {
-        let mean = window.ratio(signal, StepSignal::Cancelled, 1.0);
-        mean.unwrap_or(0.0)
-    };
+    let count = window.total(StepSignal::Cancelled).max(1.0);
     TimeSpread::of_means(
-        mean_of(StepSignal::CancelSeconds),
-        mean_of(StepSignal::CancelSecondsSquared),
+        window.total(StepSignal::CancelSeconds) / count,
+        window.total(StepSignal::CancelSecondsSquared) / count,
     )
 }

@@ -2,11 +2,8 @@
 //! empty or damaged, end at the limit of their tokens, or lack what the request asked for. The responses are compared
 //! with those of the same backend before, or else with those of its peers.
 
-use super::rule::DiagnosisRule;
 use super::texts::judge_texts;
-use crate::evaluation::{Evaluation, RuleMatch, windows};
-use crate::history::{FAST, LONG_WINDOW, RECENT, StepSignal, StepWindow, WindowMeasure};
-use crate::verdict::{Evidence, VerdictSeverity};
+use crate::rule::prelude::*;
 use std::time::Duration;
 use tokenweir_request::significance::is_share_above;
 
@@ -20,7 +17,6 @@ const FACTOR: f64 = 2.0;
 
 pub(super) const UNUSUAL_RESPONSES: DiagnosisRule = DiagnosisRule {
     name: "unusual_responses",
-    severity: VerdictSeverity::Warning,
     meaning: "Many responses of the backend are empty or damaged, lack the JSON or the tool calls that requests ask for, \
               end at the limit of their tokens, repeat themselves or differ from those of its peers, which is unusual.",
     evidence: "Of the responses of the last minute (of five minutes, if fewer than 20 ended in it), \
@@ -34,7 +30,6 @@ pub(super) const UNUSUAL_RESPONSES: DiagnosisRule = DiagnosisRule {
                of other scripts than ASCII differs from that of the peers by eight standard errors, and from it and \
                from usual by 15, 25, 40 and 50 %, while prompts are as long as usual. Before the first minute without a verdict, the share of empty responses \
                of the peers counts as usual. A restart does not change what is usual.",
-    excluded: "",
     remedy: "Send a request directly to the backend. Compare its model files, chat template, --dtype, \
              --quantization, --tokenizer, --reasoning-parser, --tool-call-parser and versions with those of its peers, and set its weight to 0 until it \
              answers. If all backends changed at once, look for a change of max_tokens, stop or \
@@ -42,23 +37,28 @@ pub(super) const UNUSUAL_RESPONSES: DiagnosisRule = DiagnosisRule {
     disproof: "The access log shows that the responses with this finish reason are of a new client that \
                wants them so, for example with max_tokens 1.",
     pages: true,
-    explained_by: &[],
     needs: &[StepSignal::Responses],
+    load: LoadDependence::Requests(Ratio::of(
+        StepSignal::EmptyResponses,
+        StepSignal::Responses,
+        5.0,
+    )),
+    harm: Ratio::of(StepSignal::UselessResponses, StepSignal::Responses, 0.0),
+    becomes_usual: true,
     judge: |evaluation| Ok(judge_unusual_responses(evaluation)),
+    ..DiagnosisRule::ENGINE
 };
 
 /// A kind of responses that are no use to clients.
 struct ResponseFault {
-    part: StepSignal,
-    total: StepSignal,
-    /// Minimum of `total` in a window for a comparison.
-    min_total: f64,
+    /// The share of these responses.
     measure: WindowMeasure,
-    /// The share of the peers, in evidence.
-    of_others: &'static str,
+    /// Minimum number of responses in a window for a comparison.
+    min_total: f64,
     /// The share that is added to the usual share.
     margin: f64,
-    past: Past,
+    /// Whether also the first half minute with requests shows what is usual. For responses that no client asks for.
+    is_known_early: bool,
     /// Whether the share of the peers counts as usual while that of the backend is not known. Not for
     /// responses that end at a limit: clients choose it, and routing can send a client to one backend.
     has_peers: bool,
@@ -74,30 +74,24 @@ struct ResponseFault {
 
 /// Answers are longer or shorter than usual if their mean length differs by this factor.
 const LONGER: f64 = 1.5;
-const DOES_NOT_STOP: &str = "answers are longer than usual and end at the limit of their tokens (finish reason length), at its \
-                             peers too: the model does not stop; its chat template or stop tokens have changed";
-const LOWER_LIMIT: &str = "answers are shorter than usual and end at the limit of their tokens (finish reason length), at its \
-                           peers too: clients have lowered max_tokens";
 
-/// Whether the past of a backend shows what is usual.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Past {
-    /// One minute without a verdict or more.
-    Minutes,
-    /// Also the first half minute with requests. For responses that no client asks for.
-    FirstRequests,
-}
+/// What most kinds have in common.
+const FAULT: ResponseFault = ResponseFault {
+    measure: WindowMeasure::EmptyShare,
+    min_total: MIN_RESPONSES,
+    margin: 0.05,
+    is_known_early: false,
+    has_peers: true,
+    natural: None,
+    cause_everywhere: "",
+    cause_here_only: "",
+    cause_without_peers: "",
+};
 
 const FAULTS: [ResponseFault; 7] = [
     ResponseFault {
-        part: StepSignal::DamagedTexts,
-        total: StepSignal::SampledTexts,
         min_total: MIN_TEXTS,
         measure: WindowMeasure::DamagedShare,
-        of_others: "damaged_texts_of_others",
-        margin: 0.05,
-        past: Past::Minutes,
-        has_peers: true,
         natural: Some(0.0),
         cause_everywhere: "answers have replacement or control characters (U+FFFD) instead of text, at its peers too: \
                            the tokenizer, the model files or the detokenizer of the engines",
@@ -105,103 +99,71 @@ const FAULTS: [ResponseFault; 7] = [
                           only: its tokenizer, its model files or its detokenizer",
         cause_without_peers: "answers have replacement or control characters (U+FFFD) instead of text: its \
                               tokenizer, its model files or its detokenizer",
+        ..FAULT
     },
     ResponseFault {
-        part: StepSignal::ReasoningAlone,
-        total: StepSignal::Responses,
-        min_total: MIN_RESPONSES,
         measure: WindowMeasure::ReasoningAloneShare,
-        of_others: "reasoning_alone_of_others",
-        margin: 0.05,
-        past: Past::FirstRequests,
-        has_peers: true,
-        natural: None,
+        is_known_early: true,
         cause_everywhere: "responses have reasoning only and no content, at its peers too: --reasoning-parser, the \
                            chat template or the model has changed",
         cause_here_only: "responses have reasoning only and no content at this backend only: its --reasoning-parser \
                           or its chat template",
         cause_without_peers: "responses have reasoning only and no content: --reasoning-parser or the chat template",
+        ..FAULT
     },
     ResponseFault {
-        part: StepSignal::MissingJson,
-        total: StepSignal::JsonAnswers,
         min_total: MIN_TEXTS,
         measure: WindowMeasure::MissingJsonShare,
-        of_others: "missing_json_of_others",
         margin: 0.1,
-        past: Past::FirstRequests,
-        has_peers: true,
-        natural: None,
+        is_known_early: true,
         cause_everywhere: "requests for JSON (response_format) get other text, at its peers too: structured outputs of \
                            the engines do not work",
         cause_here_only: "requests for JSON (response_format) get other text at this backend only: structured outputs \
                           of its engine do not work",
         cause_without_peers: "requests for JSON (response_format) get other text: structured outputs of the engine do \
                               not work",
+        ..FAULT
     },
     ResponseFault {
-        part: StepSignal::EmptyResponses,
-        total: StepSignal::Responses,
-        min_total: MIN_RESPONSES,
         measure: WindowMeasure::EmptyShare,
-        of_others: "empty_responses_of_others",
-        margin: 0.05,
-        past: Past::Minutes,
-        has_peers: true,
-        natural: None,
         cause_everywhere: "responses without an answer, at its peers too: the requests, the model or \
                            its chat template have changed",
         cause_here_only: "responses without an answer at this backend only: its engine or its model \
                           files",
         cause_without_peers: "responses without an answer",
+        ..FAULT
     },
     ResponseFault {
-        part: StepSignal::CutResponses,
-        total: StepSignal::Responses,
-        min_total: MIN_RESPONSES,
         measure: WindowMeasure::CutShare,
-        of_others: "cut_responses_of_others",
         margin: 0.2,
-        past: Past::Minutes,
         has_peers: false,
-        natural: None,
         cause_everywhere: "responses end at the limit of their tokens (finish reason length), at its \
                            peers too: clients have lowered max_tokens, or the model does not stop",
         cause_here_only: "responses end at the limit of their tokens (finish reason length) at this \
                           backend only: its engine does not stop",
         cause_without_peers: "responses end at the limit of their tokens (finish reason length)",
+        ..FAULT
     },
     ResponseFault {
-        part: StepSignal::RepetitiveTexts,
-        total: StepSignal::Texts,
         min_total: MIN_TEXTS,
         measure: WindowMeasure::RepetitiveShare,
-        of_others: "repetitive_texts_of_others",
         margin: 0.1,
-        past: Past::Minutes,
-        has_peers: true,
-        natural: None,
         cause_everywhere: "answers repeat a few tokens, at its peers too: the requests, the model or its \
                            sampling parameters have changed",
         cause_here_only: "answers repeat a few tokens at this backend only: its engine or its model files",
         cause_without_peers: "answers repeat a few tokens",
+        ..FAULT
     },
     ResponseFault {
-        part: StepSignal::WrongUsages,
-        total: StepSignal::Responses,
-        min_total: MIN_RESPONSES,
         measure: WindowMeasure::WrongUsageShare,
-        of_others: "wrong_token_counts_of_others",
-        margin: 0.05,
-        past: Past::FirstRequests,
-        has_peers: true,
-        natural: None,
+        is_known_early: true,
         cause_everywhere: "the answers are whole, but the token counts in usage contradict them, at its peers too: \
                            accounts and limits of tokens are wrong",
         cause_here_only: "the answers are whole, but the token counts in its usage contradict them at this backend \
                           only: accounts and limits of tokens are wrong",
         cause_without_peers: "the answers are whole, but the token counts in usage contradict them: accounts and limits \
                               of tokens are wrong",
+        ..FAULT
     },
 ];
 
@@ -214,10 +176,6 @@ const LOST_PART: f64 = 0.1;
 const LIKE_CALLS_SHARE: f64 = 0.5;
 /// Time after a restart in which a change of the answers is due to the restart.
 const RESTART_SPAN: Duration = Duration::from_mins(15);
-const NO_CALLS_HERE: &str = "requests with tools get text instead of tool calls at this backend only: its \
-                             --tool-call-parser or its chat template";
-const NO_CALLS: &str = "requests with tools get text instead of tool calls: --tool-call-parser, the chat template or the \
-                        model has changed";
 
 fn judge_unusual_responses(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let fault = FAULTS.iter().find_map(|fault| fault.judge(evaluation));
@@ -232,10 +190,10 @@ fn judge_tool_calls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let history = evaluation.history;
     let usual = history.past(WindowMeasure::ToolCallShare)?;
     let has_enough = |window: &StepWindow<'_>| {
-        let answers = window.sum(StepSignal::ToolAnswers).unwrap_or(0.0);
+        let answers = window.total(StepSignal::ToolAnswers);
         answers * usual >= MIN_EXPECTED_CALLS
     };
-    let recent = evaluation.recent_window();
+    let recent = evaluation.recent;
     // A longer window of the peers would include the time before a common fault.
     let span = if has_enough(&recent) { RECENT } else { FAST };
     let window = evaluation.history.window(span);
@@ -249,62 +207,49 @@ fn judge_tool_calls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     if !is_unparsed && !has_restarted {
         return None;
     }
-    let peers = share_of(
-        &windows(evaluation.peers(), span),
+    let calls = Ratio::of(
         StepSignal::ToolCalls,
         StepSignal::ToolAnswers,
         MIN_EXPECTED_CALLS,
     );
+    let peers = calls.of_all(&windows(evaluation.peers(), span));
     let is_here_only = peers.is_some_and(|peers| peers > LOST_PART * usual);
     let cause = if is_here_only {
-        NO_CALLS_HERE
+        "requests with tools get text instead of tool calls at this backend only: its \
+         --tool-call-parser or its chat template"
     } else {
-        NO_CALLS
+        "requests with tools get text instead of tool calls: --tool-call-parser, the chat \
+         template or the model has changed"
     };
     let measure = WindowMeasure::ToolCallShare;
-    let own = Evidence::new(measure.as_str(), share, measure.unit(), window.seconds());
-    let evidence = vec![Evidence {
-        usual: Some(usual),
-        ..own
-    }];
-    let remedy = has_restarted.then(|| {
-        "It began with the restart of the process: compare its arguments with those before."
-            .to_owned()
-    });
+    let evidence = Evidence::of(measure, share, Some(usual), window.seconds());
     let signals = 1 + usize::from(is_unparsed) + usize::from(has_restarted);
-    Some(
-        RuleMatch::new(signals, evidence)
-            .because(cause)
-            .remedy(remedy),
-    )
-}
-
-/// The share of a signal in these windows together. `None`: there are fewer than `least` of `total`.
-pub(super) fn share_of(
-    windows: &[StepWindow<'_>],
-    part: StepSignal,
-    total: StepSignal,
-    least: f64,
-) -> Option<f64> {
-    let sum = |signal| {
-        let known = windows.iter().filter_map(|window| window.sum(signal));
-        known.sum::<f64>()
-    };
-    let all = sum(total);
-    (all >= least).then(|| sum(part) / all)
+    let found = RuleMatch::new(signals, vec![evidence]).because(cause);
+    Some(if has_restarted {
+        found.remedy(
+            "It began with the restart of the process: compare its arguments with those before.",
+        )
+    } else {
+        found
+    })
 }
 
 impl ResponseFault {
     fn judge(&self, evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
-        let responses = |window: &StepWindow<'_>| window.sum(self.total).unwrap_or(0.0);
-        let is_short = responses(&evaluation.short_window()) >= self.min_total;
+        let Ratio { part, total, .. } = self.measure.ratio()?;
+        let is_short = evaluation.minute.total(total) >= self.min_total;
         let span = if is_short { FAST } else { LONG_WINDOW };
         let window = evaluation.history.window(span);
-        let part = window.sum(self.part)?;
-        let of_peers = self.share_of_peers(evaluation, span);
-        let of_past = match self.past {
-            Past::Minutes => evaluation.history.usual(self.measure),
-            Past::FirstRequests => evaluation.history.past(self.measure),
+        // A recent window with few responses does not show that the condition has ended.
+        let recent = evaluation.recent.ratio(part, total, 3.0);
+        let of_peers = Ratio::of(part, total, self.min_total);
+        let of_peers = of_peers.of_all(&windows(evaluation.peers(), span));
+        let part = window.sum(part)?;
+        let total = window.total(total);
+        let of_past = if self.is_known_early {
+            evaluation.history.past(self.measure)
+        } else {
+            evaluation.history.usual(self.measure)
         };
         let usual = if self.has_peers {
             of_past.or(self.natural).or(of_peers)?
@@ -312,10 +257,7 @@ impl ResponseFault {
             of_past?
         };
         let limit = FACTOR * usual + self.margin;
-        let total = responses(&window);
         let is_unusual = part >= MIN_UNUSUAL && is_share_above(part as u64, total as u64, limit);
-        // A recent window with few responses does not show that the condition has ended.
-        let recent = evaluation.recent_window().ratio(self.part, self.total, 3.0);
         if !is_unusual || recent.is_some_and(|share| share <= limit) {
             return None;
         }
@@ -325,50 +267,51 @@ impl ResponseFault {
             Some(_) => self.cause_here_only,
             None => self.cause_without_peers,
         };
-        let ratio = |measure, value| Evidence::new(measure, value, "ratio", window.seconds());
-        let own = ratio(self.measure.as_str(), share);
-        let mut evidence = vec![Evidence {
-            usual: of_past,
-            ..own
-        }];
-        evidence.extend(of_peers.map(|peers| ratio(self.of_others, peers)));
+        let own = Evidence::of(self.measure, share, of_past, window.seconds());
+        let others = of_peers.map(|peers| Evidence {
+            measure: format!("{}_of_others", own.measure).into(),
+            value: peers,
+            usual: None,
+            ..own.clone()
+        });
         let signals = usize::from(of_past.is_some()) + usize::from(of_peers.is_some());
-        Some(RuleMatch::new(signals, evidence).because(cause))
+        let found = RuleMatch::new(signals, vec![own]).with(others);
+        Some(found.because(cause))
     }
 
     /// The cause if the share of the peers is as high. The length of answers shows why they end at a limit.
     fn common_cause(&self, evaluation: &Evaluation<'_>) -> &'static str {
-        let length = evaluation.short_window().get(WindowMeasure::AnswerTokens);
+        let length = evaluation.minute.get(WindowMeasure::AnswerTokens);
         let usual = evaluation.history.usual(WindowMeasure::AnswerTokens);
-        match (self.part, length, usual) {
-            (StepSignal::CutResponses, Some(length), Some(usual)) if length >= LONGER * usual => {
-                DOES_NOT_STOP
+        match length.zip(usual) {
+            _ if self.measure != WindowMeasure::CutShare => self.cause_everywhere,
+            Some((length, usual)) if length >= LONGER * usual => {
+                "answers are longer than usual and end at the limit of their tokens (finish \
+                 reason length), at its peers too: the model does not stop; its chat template or \
+                 stop tokens have changed"
             }
-            (StepSignal::CutResponses, Some(length), Some(usual)) if usual >= LONGER * length => {
-                LOWER_LIMIT
+            Some((length, usual)) if usual >= LONGER * length => {
+                "answers are shorter than usual and end at the limit of their tokens (finish \
+                 reason length), at its peers too: clients have lowered max_tokens"
             }
             _ => self.cause_everywhere,
         }
-    }
-
-    /// The share of such responses at all peers together. `None`: there are too few responses.
-    fn share_of_peers(&self, evaluation: &Evaluation<'_>, span: Duration) -> Option<f64> {
-        let peers = windows(evaluation.peers(), span);
-        share_of(&peers, self.part, self.total, self.min_total)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::UNUSUAL_RESPONSES;
+    use crate::fleet::tests;
     use crate::{
-        BackendRequestCounts, Diagnoser, DiagnosisSample, EVERY, GatewayObservations, Verdict,
-        VerdictSeverity,
+        BackendRequestCounts, Diagnoser, DiagnosisSample, EVERY, FleetObservation,
+        GatewayObservations, RecentReload, Verdict, VerdictSeverity,
     };
     use std::time::Instant;
     use tokenweir_engine::address::BackendId;
     use tokenweir_engine::dialect::EngineLoad;
     use tokenweir_protocol::clock;
+    use tokenweir_routing::resilience::Availability;
 
     /// Number of steps of a minute.
     const MINUTE: u32 = 12;
@@ -379,6 +322,7 @@ mod tests {
         now: Instant,
         /// When the process of the first backend started, in seconds.
         started: f64,
+        observed: FleetObservation,
     }
 
     impl Fleet {
@@ -387,6 +331,7 @@ mod tests {
                 diagnoser: Diagnoser::default(),
                 now: clock::epoch(),
                 started: 1.0,
+                observed: FleetObservation::default(),
             }
         }
 
@@ -438,7 +383,9 @@ mod tests {
                         },
                     ));
                 }
-                verdicts = self.diagnoser.diagnose(samples, self.now).verdicts;
+                let diagnoser = &mut self.diagnoser;
+                let diagnosis = diagnoser.diagnose_gateway(samples, &self.observed, self.now);
+                verdicts = diagnosis.verdicts;
                 verdicts.retain(|verdict| verdict.verdict == UNUSUAL_RESPONSES.name);
             }
             verdicts
@@ -487,6 +434,23 @@ mod tests {
             "it lasts"
         );
         assert_eq!(fleet.play(MINUTE, &[0, 0, 0], &[1, 1, 1]), []);
+    }
+
+    #[test]
+    fn a_reload_before_common_cuts_is_named() {
+        let mut fleet = Fleet::new();
+        assert_eq!(fleet.play(2 * MINUTE, &[0, 0], &[1, 1]), []);
+        let names = ["gpu-0", "gpu-1"];
+        let backends = names.map(|name| tests::backend(name, Availability::Available));
+        fleet.observed.backends = backends.into();
+        fleet.observed.reload = Some(RecentReload {
+            age_seconds: 40.0,
+            clock: "14:03:10 UTC".to_owned(),
+            changed: "tenants[etl].limits.output 8, before 2000".to_owned(),
+        });
+        let verdicts = fleet.play(8, &[0, 0], &[9, 9]);
+        let reload = "after the reload at 14:03:10 UTC: tenants[etl].limits.output 8, before 2000";
+        assert!(cause(&verdicts).ends_with(reload), "{verdicts:#?}");
     }
 
     #[test]

@@ -5,10 +5,8 @@
 //! If all backends have the same share of requests of others, these are probably sent by another gateway. That is no
 //! condition by itself. Verdicts that an exchange between the gateways can end say it.
 
-use super::rule::DiagnosisRule;
-use crate::evaluation::{Evaluation, RuleMatch, RuleResult};
-use crate::history::{BackendHistory, EVERY, FAST, RECENT, StepSignal, StepWindow, WindowMeasure};
-use crate::verdict::{Verdict, VerdictSeverity};
+use crate::history::EVERY;
+use crate::rule::prelude::*;
 use std::time::Duration;
 
 /// Minimum number of pages of another engine in five minutes.
@@ -49,16 +47,8 @@ const MAX_DIFFERENCE: f64 = 0.4;
 /// Minimum growth of a counter in a minute.
 const MIN_GROWTH: f64 = 100.0;
 
-const SEVERAL_ENGINES: &str = "several engines answer at its URL in turn: the URL is that of a load balancer or of a \
-                               Kubernetes Service";
-const OTHER_CLIENTS: &str = "other clients send it requests, not through this gateway: most of the requests in its engine are theirs";
-
-const ONE_ENGINE_REMEDY: &str = "Correct the addresses: a selector of a Kubernetes Service, DNS, or a port that two names share. No backend \
-                                 and no flag of the engine is missing; the others are not reached.";
-
 pub(super) const SHARED_BACKEND: DiagnosisRule = DiagnosisRule {
     name: "shared_backend",
-    severity: VerdictSeverity::Warning,
     meaning: "The backend is not one engine for this gateway alone, so its metrics do not show what this \
               gateway causes.",
     evidence: "In five minutes two metrics pages, and in the last 40 s one, were those of another engine \
@@ -68,26 +58,27 @@ pub(super) const SHARED_BACKEND: DiagnosisRule = DiagnosisRule {
                10 s at least three requests, half of those in the engine and twice the share at the peers \
                (80 % without peers), are not of this gateway; and requests wait in the engine, first tokens \
                or tokens are late, or sequences are preempted.",
-    excluded: "",
     remedy: "The flags of the engine are not the cause.",
     disproof: "The backend has its own URL, and its log has only requests of this gateway.",
-    pages: false,
-    explained_by: &["blind"],
     needs: &[StepSignal::Running, StepSignal::Waiting],
     judge: judge_shared_backend,
+    ..DiagnosisRule::ENGINE
 };
 
 #[expect(clippy::unnecessary_wraps, reason = "other rules lack metrics")]
 fn judge_shared_backend(evaluation: &Evaluation<'_>) -> RuleResult {
-    let switches = |window: StepWindow<'_>| window.sum(StepSignal::EngineSwitches).unwrap_or(0.0);
-    if switches(evaluation.long_window()) >= MIN_SWITCHES
-        && switches(evaluation.history.window(SWITCH_WINDOW)) >= 1.0
+    let last = evaluation.history.window(SWITCH_WINDOW);
+    if evaluation.long.total(StepSignal::EngineSwitches) >= MIN_SWITCHES
+        && last.total(StepSignal::EngineSwitches) >= 1.0
     {
-        let evidence = evaluation.evidence_for_all(&[WindowMeasure::InFlight]);
-        let remedy =
-            "Name each engine as a backend of its own, or use discovery (discovery.kubernetes).";
-        let rule_match = RuleMatch::new(3, evidence).because(SEVERAL_ENGINES);
-        return Ok(Some(rule_match.remedy(Some(remedy.to_owned()))));
+        let found = evaluation.found(3, &[WindowMeasure::InFlight]);
+        let found = found.because(
+            "several engines answer at its URL in turn: the URL is that of a load balancer or of \
+             a Kubernetes Service",
+        );
+        return Ok(Some(found.remedy(
+            "Name each engine as a backend of its own, or use discovery (discovery.kubernetes).",
+        )));
     }
     if let Some(found) = one_engine(evaluation) {
         return Ok(Some(found));
@@ -112,17 +103,20 @@ fn judge_shared_backend(evaluation: &Evaluation<'_>) -> RuleResult {
         WindowMeasure::Waiting,
         WindowMeasure::InFlight,
     ];
-    let remedy = "Send the requests of the other clients through the gateway, a batch job with a low class \
-                  (admission.classes), or give them a backend of their own.";
-    let rule_match = RuleMatch::new(2, evaluation.evidence_for_all(&measures));
-    let rule_match = rule_match.because(OTHER_CLIENTS);
-    Ok(Some(rule_match.remedy(Some(remedy.to_owned()))))
+    let found = evaluation.found(2, &measures).because(
+        "other clients send it requests, not through this gateway: most of the requests in its \
+         engine are theirs",
+    );
+    Ok(Some(found.remedy(
+        "Send the requests of the other clients through the gateway, a batch job with a low \
+         class (admission.classes), or give them a backend of their own.",
+    )))
 }
 
 /// The match for a backend that is the same engine as other backends.
 fn one_engine(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
-    let sent = |window: &StepWindow<'_>| window.sum(StepSignal::FirstOutputs).unwrap_or(0.0);
-    let begun = |window: &StepWindow<'_>| window.sum(StepSignal::FirstTokens).unwrap_or(0.0);
+    let sent = |window: &StepWindow<'_>| window.total(StepSignal::FirstOutputs);
+    let begun = |window: &StepWindow<'_>| window.total(StepSignal::FirstTokens);
     let has_others = |window: &StepWindow<'_>| {
         begun(window) >= MIN_FOREIGN && begun(window) >= MIN_FOREIGN_FACTOR * sent(window)
     };
@@ -131,7 +125,7 @@ fn one_engine(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let same = same.map(|other| other.window(RECENT));
     let same: Vec<StepWindow<'_>> = same.filter(has_others).collect();
     let count = same.len();
-    let window = evaluation.recent_window();
+    let window = evaluation.recent;
     // The engine begins what the gateway sends to all its addresses.
     let to_all = sent(&window) + same.iter().map(sent).sum::<f64>();
     let is_sum = (begun(&window) - to_all).abs() <= MAX_DIFFERENCE * begun(&window);
@@ -140,12 +134,15 @@ fn one_engine(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     }
     let measures = [WindowMeasure::InFlight, WindowMeasure::Running];
     let cause = format!(
-        "its address and those of {count} other backends lead to the same engine: their pages have the same start time and \
-         the same counters"
+        "its address and those of {count} other backends lead to the same engine: their pages \
+         have the same start time and the same counters"
     );
-    let rule_match = RuleMatch::new(3, evaluation.evidence_for_all(&measures));
-    let rule_match = rule_match.because(cause);
-    Some(rule_match.remedy(Some(ONE_ENGINE_REMEDY.to_owned())))
+    let found = evaluation.found(3, &measures).because(cause);
+    Some(found.remedy(
+        "Correct the addresses: a selector of a Kubernetes Service, DNS, or a port that two \
+         names share. No backend and no flag of the engine is missing; the others are not \
+         reached.",
+    ))
 }
 
 /// Whether the last pages of both backends are those of one engine: it has one start time, and its counters are as far
@@ -191,14 +188,18 @@ fn is_unusual(share: f64, evaluation: &Evaluation<'_>) -> bool {
 }
 
 /// Adds to the verdicts that an exchange between gateways can end that all engines have requests of others.
-pub(crate) fn name_other_gateways(verdicts: &mut [Verdict], up: &[Evaluation<'_>]) {
+pub(crate) fn name_other_gateways<'a>(
+    verdicts: &mut [Verdict],
+    up: impl Iterator<Item = &'a BackendHistory>,
+) {
     let Some(share) = common_share(up) else {
         return;
     };
     let is_concerned = |verdict: &&mut Verdict| ENDED_BY_EXCHANGE.contains(&&*verdict.verdict);
     for verdict in verdicts.iter_mut().filter(is_concerned) {
         verdict.add_to_cause(&format!(
-            "{:.0} % of the requests in all engines are not of this gateway, but probably of another one",
+            "{:.0} % of the requests in all engines are not of this gateway, but probably of \
+             another one",
             100.0 * share
         ));
         verdict.remedy = format!(
@@ -210,9 +211,8 @@ pub(crate) fn name_other_gateways(verdicts: &mut [Verdict], up: &[Evaluation<'_>
 
 /// The share of others in the requests in the engines, if it is about the same in each. `None`: it is not, or
 /// fewer than two backends have requests.
-fn common_share(up: &[Evaluation<'_>]) -> Option<f64> {
-    let shares = up.iter().map(|it| foreign_share(it.history, FAST));
-    let shares: Vec<f64> = shares.flatten().collect();
+fn common_share<'a>(up: impl Iterator<Item = &'a BackendHistory>) -> Option<f64> {
+    let shares: Vec<f64> = up.filter_map(|it| foreign_share(it, FAST)).collect();
     let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
     let most = shares.iter().copied().fold(0.0, f64::max);
     let is_common = least >= MIN_COMMON_SHARE && most - least <= MAX_SHARE_DIFFERENCE;
@@ -221,9 +221,8 @@ fn common_share(up: &[Evaluation<'_>]) -> Option<f64> {
 
 /// Whether the requests in the engine delay each other.
 fn is_busy(evaluation: &Evaluation<'_>) -> bool {
-    let preemptions = evaluation.short_window().sum(StepSignal::Preemptions);
     evaluation.has_queue()
-        || preemptions.is_some_and(|count| count >= 2.0)
+        || evaluation.minute.total(StepSignal::Preemptions) >= 2.0
         || !evaluation.slow_start_evidence().is_empty()
         || !evaluation.slow_inter_token_evidence().is_empty()
 }
@@ -233,9 +232,9 @@ fn is_busy(evaluation: &Evaluation<'_>) -> bool {
 /// that are not from this gateway varies. The number of leaked requests is almost constant. `variation`:
 /// highest minus lowest number of requests in the engine that are not from this gateway.
 pub(super) fn has_other_clients(evaluation: &Evaluation<'_>, variation: f64) -> bool {
-    let window = evaluation.short_window();
-    let finished = window.sum(StepSignal::Queued).unwrap_or(0.0);
-    let own_finished = window.sum(StepSignal::Finished).unwrap_or(0.0);
+    let window = evaluation.minute;
+    let finished = window.total(StepSignal::Queued);
+    let own_finished = window.total(StepSignal::Finished);
     finished > 1.1 * own_finished + MIN_FOREIGN
         || variation > 2.0 * MIN_FOREIGN + 0.1 * own_finished
 }
@@ -280,16 +279,11 @@ mod tests {
     }
 
     fn cause(histories: &[BackendHistory]) -> String {
-        let evaluation = |history| Evaluation {
-            history,
-            others: Vec::new(),
-        };
-        let up: Vec<Evaluation<'_>> = histories.iter().map(evaluation).collect();
         let mut verdicts = [Verdict {
             verdict: "gateway_queue".into(),
             ..Verdict::default()
         }];
-        name_other_gateways(&mut verdicts, &up);
+        name_other_gateways(&mut verdicts, histories.iter());
         let [verdict] = verdicts;
         assert_eq!(
             verdict.cause.is_some(),
@@ -326,11 +320,7 @@ mod tests {
     #[test]
     fn addresses_of_one_engine_are_named() {
         let is_named = |one: &BackendHistory, other: &BackendHistory| {
-            let evaluation = Evaluation {
-                history: one,
-                others: vec![other],
-            };
-            one_engine(&evaluation).is_some()
+            one_engine(&Evaluation::new(one, vec![other])).is_some()
         };
         let engine_of_all = engine(7.0, 5_000.0, 5);
         assert!(is_named(&engine_of_all, &engine(7.0, 5_100.0, 5)));

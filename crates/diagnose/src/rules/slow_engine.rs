@@ -1,12 +1,8 @@
 //! The rule about an engine that is far slower than the engines of its peers, which serve the same models.
 
-use super::rule::DiagnosisRule;
 use super::{cache, gpus};
-use crate::evaluation::{Evaluation, RuleMatch, windows};
-use crate::history::{
-    BackendHistory, FAST, LONG_PROMPT_TOKENS, RECENT, StepSignal, StepWindow, WindowMeasure,
-};
-use crate::verdict::{Origin, VerdictSeverity};
+use crate::history::LONG_PROMPT_TOKENS;
+use crate::rule::prelude::*;
 
 /// Minimum ratio of the mean time between tokens of a slow engine to the median of its peers.
 const SLOW_FACTOR: f64 = 3.0;
@@ -39,7 +35,6 @@ const THROTTLED: &str = "a GPU of the backend lowers its clock (gpu_throttled)";
 
 pub(super) const SLOW_ENGINE: DiagnosisRule = DiagnosisRule {
     name: "slow_engine",
-    severity: VerdictSeverity::Warning,
     meaning: "The engine is far slower than the engines of the other backends with the same models, or than before.",
     evidence: "The mean time between tokens of the last 20 s is ≥ 100 ms, and at least three times \
                the median of its peers in the last minute. Or it is twice as long as usual and 10 ms longer, while requests \
@@ -52,17 +47,22 @@ pub(super) const SLOW_ENGINE: DiagnosisRule = DiagnosisRule {
              and the start flags of vLLM with those of a peer. Set the weight of the backend to 0 \
              until it is as fast as its peers.",
     disproof: "The backend has slower hardware, or a larger model under the same name.",
-    pages: false,
-    explained_by: &["shared_backend", "kv_thrashing", "decode_starvation"],
     needs: &[
         StepSignal::InterTokenSeconds,
         StepSignal::Gaps,
         StepSignal::Running,
     ],
+    load: LoadDependence::Requests(Ratio::of(
+        StepSignal::InterTokenSeconds,
+        StepSignal::Gaps,
+        MIN_GAPS,
+    )),
+    becomes_usual: true,
     judge: |evaluation| {
         let found = judge_slow_engine(evaluation);
         Ok(found.or_else(|| slower_than_usual(evaluation)))
     },
+    ..DiagnosisRule::ENGINE
 };
 
 /// A change that explains slower tokens: a share that has fallen.
@@ -91,9 +91,6 @@ const CAUSES: [SlowCause; 3] = [
                something else",
     },
 ];
-const UNKNOWN: &str = "cannot tell which: the clocks of its GPUs, the CPU of its host, or a changed version, flag or model";
-
-const COMMON: &str = "the cause is common to them, such as a changed version, flag or model";
 
 /// Whether the first tokens of the engine and of each peer come later than usual.
 fn first_tokens_are_late(evaluation: &Evaluation<'_>) -> bool {
@@ -110,16 +107,14 @@ fn first_tokens_are_late(evaluation: &Evaluation<'_>) -> bool {
 /// The match for an engine that is far slower than usual, although it has no more work.
 fn slower_than_usual(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let factor = slowdown(evaluation.history)?;
-    let recent = evaluation.recent_window();
+    let recent = evaluation.recent;
     let history = evaluation.history;
     let running = recent.mean(StepSignal::Running)?;
     let usual_running = history.past(WindowMeasure::Running)?.max(1.0);
     // Slower tokens keep requests running for longer. More of them than that is more work.
     let has_more_work =
         !has_usual_load(evaluation) || running > LARGER_BATCH_FACTOR * factor * usual_running;
-    let is_preempting = recent
-        .sum(StepSignal::Preemptions)
-        .is_some_and(|count| count >= 2.0);
+    let is_preempting = recent.total(StepSignal::Preemptions) >= 2.0;
     if factor < SLOWER_FACTOR || has_more_work || is_preempting || computes_long_prompts(evaluation)
     {
         return None;
@@ -142,24 +137,27 @@ fn slower_than_usual(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let text = match cause {
         _ if gpus::is_throttled(evaluation) => THROTTLED,
         Some(cause) => cause.text,
-        None if peers > 0 && first_tokens_are_late(evaluation) => COMMON,
-        None => UNKNOWN,
+        None if peers > 0 && first_tokens_are_late(evaluation) => {
+            "the cause is common to them, such as a changed version, flag or model"
+        }
+        None => {
+            "cannot tell which: the clocks of its GPUs, the CPU of its host, or a changed \
+             version, flag or model"
+        }
     };
     let mut measures = vec![WindowMeasure::EngineInterToken, WindowMeasure::Running];
     measures.extend(cause.map(|cause| cause.share));
-    let found = RuleMatch::new(measures.len(), evaluation.evidence_for_all(&measures));
+    let text = format!("tokens take {factor:.1} times as long as usual{place}: {text}");
     Some(RuleMatch {
         severity: is_everywhere.then_some(VerdictSeverity::Critical),
         origin: cause.map(|cause| cause.origin),
-        ..found.because(format!(
-            "tokens take {factor:.1} times as long as usual{place}: {text}"
-        ))
+        ..evaluation.found(measures.len(), &measures).because(text)
     })
 }
 
 impl SlowCause {
     fn has_fallen(&self, evaluation: &Evaluation<'_>) -> bool {
-        let value = evaluation.recent_window().get(self.share);
+        let value = evaluation.recent.get(self.share);
         let usual = evaluation.history.past(self.share);
         value
             .zip(usual)
@@ -174,7 +172,7 @@ fn has_usual_load(evaluation: &Evaluation<'_>) -> bool {
     for history in evaluation.peers().chain([evaluation.history]) {
         let recent = history.window(RECENT);
         if let Some(rate) = history.past(WindowMeasure::RequestRate) {
-            starts += recent.sum(StepSignal::FirstTokens).unwrap_or(0.0) / recent.seconds();
+            starts += recent.total(StepSignal::FirstTokens) / recent.seconds();
             usual += rate;
         }
     }
@@ -191,38 +189,24 @@ fn slowdown(history: &BackendHistory) -> Option<f64> {
 }
 
 fn judge_slow_engine(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
-    let window = evaluation.short_window();
+    let window = evaluation.minute;
     // A slow engine generates few tokens, and routing avoids it. Over the whole last minute, the
     // many tokens from before the fault would outweigh the few slow tokens.
-    let recent = evaluation.recent_window();
+    let recent = evaluation.recent;
     let own = recent.ratio(StepSignal::InterTokenSeconds, StepSignal::Gaps, MIN_GAPS)?;
     let peers = windows(evaluation.peers(), FAST);
-    let peers: Vec<(f64, f64)> = peers.iter().filter_map(speed_and_batch).collect();
-    // The median of the times of the peers: at least half of the peers are as fast or faster.
-    let mut times: Vec<f64> = peers.iter().map(|(time, _)| *time).collect();
-    times.sort_by(f64::total_cmp);
-    let median = times.get(times.len() / 2).copied()?;
-    let batch = peers.iter().map(|(_, running)| running).sum::<f64>() / peers.len() as f64;
+    let mut peers: Vec<Pace> = peers.iter().filter_map(Pace::of).collect();
+    // At least half of the peers are as fast as the median or faster.
+    peers.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let median = peers.get(peers.len() / 2)?.seconds;
     let running = window.get(WindowMeasure::Running).unwrap_or(0.0);
-    let is_larger_batch = running > BATCH_FACTOR * batch + BATCH_SURPLUS;
-    let is_preempting = window
-        .sum(StepSignal::Preemptions)
-        .is_some_and(|count| count >= 2.0);
+    let is_larger_batch = running > BATCH_FACTOR * mean_batch(&peers) + BATCH_SURPLUS;
+    let is_preempting = window.total(StepSignal::Preemptions) >= 2.0;
     let is_slow = own >= SLOW_FACTOR * median && own >= MIN_INTER_TOKEN_SECONDS;
     // Prompts that are long, or computed again, delay the tokens of all streams of an engine that is not slow.
     let has_prompts = computes_long_prompts(evaluation) || cache::evicts_conversations(evaluation);
     if !is_slow || is_larger_batch || is_preempting || has_prompts {
         return None;
-    }
-    let is_throttled = gpus::is_throttled(evaluation);
-    let mut measures = vec![
-        WindowMeasure::EngineInterToken,
-        WindowMeasure::EngineTtft,
-        WindowMeasure::Running,
-        WindowMeasure::Waiting,
-    ];
-    if is_throttled {
-        measures.extend([WindowMeasure::GpuThrottled, WindowMeasure::GpuTemperature]);
     }
     let signals = 1
         + usize::from(own >= 2.0 * SLOW_FACTOR * median)
@@ -235,20 +219,29 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         if is_one { " backend" } else { "s" },
         1e3 * median
     );
-    let evidence = evaluation.evidence_for_all(&measures);
-    let signals = if is_one { signals.min(2) } else { signals } + usize::from(is_throttled);
-    let rule_match = RuleMatch::new(signals, evidence).remedy(Some(comparison));
-    Some(if is_throttled {
-        rule_match.because(THROTTLED)
-    } else {
-        rule_match
+    let signals = if is_one { signals.min(2) } else { signals };
+    let measures = [
+        WindowMeasure::EngineInterToken,
+        WindowMeasure::EngineTtft,
+        WindowMeasure::Running,
+        WindowMeasure::Waiting,
+    ];
+    let found = evaluation.found(signals, &measures).remedy(comparison);
+    if !gpus::is_throttled(evaluation) {
+        return Some(found);
+    }
+    let measures = [WindowMeasure::GpuThrottled, WindowMeasure::GpuTemperature];
+    let of_gpus = evaluation.found(signals + 1, &measures);
+    Some(RuleMatch {
+        signals: of_gpus.signals,
+        ..found.with(of_gpus.evidence).because(THROTTLED)
     })
 }
 
 /// Whether the engine computes prompts that are so long that they delay the tokens of all its streams. The
 /// function tests the prompts of the streams without output, and the prompts of the last minute.
 fn computes_long_prompts(evaluation: &Evaluation<'_>) -> bool {
-    let window = evaluation.short_window();
+    let window = evaluation.minute;
     let pending = window.ratio(StepSignal::PendingTokens, StepSignal::Pending, 1.0);
     let is_long = |tokens: f64| tokens >= LONG_PROMPT_TOKENS;
     if pending.is_some_and(is_long) {
@@ -259,10 +252,23 @@ fn computes_long_prompts(evaluation: &Evaluation<'_>) -> bool {
     in_prefill >= 0.5 && started.is_some_and(is_long)
 }
 
-/// Mean time between tokens, in seconds, and mean number of running requests, in the window. `None`: unknown.
-fn speed_and_batch(window: &StepWindow<'_>) -> Option<(f64, f64)> {
-    Some((
-        window.get(WindowMeasure::EngineInterToken)?,
-        window.get(WindowMeasure::Running)?,
-    ))
+/// How fast an engine is, and with how much work.
+struct Pace {
+    /// Mean time between tokens, in seconds.
+    seconds: f64,
+    /// Mean number of running requests.
+    running: f64,
+}
+
+impl Pace {
+    fn of(window: &StepWindow<'_>) -> Option<Self> {
+        Some(Self {
+            seconds: window.get(WindowMeasure::EngineInterToken)?,
+            running: window.get(WindowMeasure::Running)?,
+        })
+    }
+}
+
+fn mean_batch(peers: &[Pace]) -> f64 {
+    peers.iter().map(|peer| peer.running).sum::<f64>() / peers.len() as f64
 }

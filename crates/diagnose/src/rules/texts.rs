@@ -4,10 +4,7 @@
 //! A mean is compared with that of the peers and with the past of the backend itself. Routing can send the
 //! requests of one application to one backend, so neither of the two alone shows a fault.
 
-use crate::evaluation::{Evaluation, RuleMatch, windows};
-use crate::history::{BackendHistory, FAST, LONG_WINDOW, StepSignal, StepWindow, WindowMeasure};
-use crate::verdict::Evidence;
-use std::time::Duration;
+use crate::rule::prelude::*;
 
 /// Minimum number of texts of the backend, and of all its peers together.
 const MIN_TEXTS: f64 = 12.0;
@@ -21,9 +18,7 @@ const MAX_PROMPT_CHANGE: f64 = 0.25;
 /// A property of texts whose mean is compared.
 struct TextProperty {
     measure: WindowMeasure,
-    sum: StepSignal,
     squares: StepSignal,
-    count: StepSignal,
     /// Minimum difference of the means, as a share of the mean of the peers and of the usual mean.
     difference: f64,
     /// Minimum difference of the means.
@@ -34,9 +29,7 @@ struct TextProperty {
 const PROPERTIES: [TextProperty; 4] = [
     TextProperty {
         measure: WindowMeasure::DistinctPieces,
-        sum: StepSignal::DistinctPieces,
         squares: StepSignal::DistinctSquares,
-        count: StepSignal::Texts,
         difference: 0.15,
         least: 0.0,
         cause: "its answers repeat themselves more or less than those of its peers and its own before: its \
@@ -44,9 +37,7 @@ const PROPERTIES: [TextProperty; 4] = [
     },
     TextProperty {
         measure: WindowMeasure::PieceBytes,
-        sum: StepSignal::PieceBytes,
         squares: StepSignal::PieceBytesSquares,
-        count: StepSignal::Texts,
         difference: 0.25,
         least: 0.0,
         cause: "its tokens are longer or shorter than those of its peers and its own before: its engine or its \
@@ -54,9 +45,7 @@ const PROPERTIES: [TextProperty; 4] = [
     },
     TextProperty {
         measure: WindowMeasure::NonAsciiShare,
-        sum: StepSignal::NonAscii,
         squares: StepSignal::NonAsciiSquares,
-        count: StepSignal::Texts,
         difference: 0.5,
         least: 0.2,
         cause: "its answers are in another script than those of its peers and its own before: its tokenizer, its \
@@ -65,9 +54,7 @@ const PROPERTIES: [TextProperty; 4] = [
     // The square root makes the lengths of answers more regular.
     TextProperty {
         measure: WindowMeasure::AnswerLength,
-        sum: StepSignal::ServedRoots,
         squares: StepSignal::ServedTokens,
-        count: StepSignal::Served,
         difference: 0.4,
         least: 0.0,
         cause: "its answers are far longer or shorter than those of its peers and its own before: its engine or \
@@ -84,7 +71,7 @@ struct Moments {
 
 /// The match of the first property that shows a fault. `None`: none does.
 pub(super) fn judge_texts(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
-    let prompts = evaluation.short_window().get(WindowMeasure::PromptTokens);
+    let prompts = evaluation.minute.get(WindowMeasure::PromptTokens);
     let usual = evaluation.history.past(WindowMeasure::PromptTokens);
     let has_usual_prompts = match (prompts, usual) {
         (Some(prompts), Some(usual)) => (prompts - usual).abs() <= MAX_PROMPT_CHANGE * usual,
@@ -100,18 +87,20 @@ pub(super) fn judge_texts(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
 
 impl TextProperty {
     fn judge(&self, evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
-        let span = self.span(evaluation.history);
+        let total = self.measure.ratio()?.total;
+        let has_enough = evaluation.minute.total(total) >= MIN_TEXTS;
+        let span = if has_enough { FAST } else { LONG_WINDOW };
         let window = evaluation.history.window(span);
         let own = self.moments(&[window], MIN_TEXTS)?;
         let peers = windows(evaluation.peers(), span);
         let peers = self.moments(&peers, MIN_TEXTS_OF_PEERS)?;
         // Applications differ in the lengths of their answers, so half a minute does not show what is usual.
-        let usual = if self.count == StepSignal::Texts {
-            evaluation.history.past(self.measure)?
-        } else {
+        let usual = if self.measure == WindowMeasure::AnswerLength {
             evaluation.history.usual(self.measure)?
+        } else {
+            evaluation.history.past(self.measure)?
         };
-        let recent = evaluation.recent_window().get(self.measure);
+        let recent = evaluation.recent.get(self.measure);
         let error = (own.variance / own.count + peers.variance / peers.count).sqrt();
         let difference = own.mean - peers.mean;
         let is_significant = difference.abs() >= MIN_ERRORS * error;
@@ -125,46 +114,23 @@ impl TextProperty {
         if !is_significant || !departs(own.mean) || recent.is_some_and(|recent| !departs(recent)) {
             return None;
         }
-        let unit = self.measure.unit();
         let seconds = window.seconds();
         let evidence = vec![
-            Evidence {
-                usual: Some(usual),
-                ..Evidence::new(self.measure.as_str(), own.mean, unit, seconds)
-            },
-            Evidence::new("of_others", peers.mean, unit, seconds),
+            Evidence::of(self.measure, own.mean, Some(usual), seconds),
+            Evidence::new("of_others", peers.mean, self.measure.unit(), seconds),
         ];
         Some(RuleMatch::new(2, evidence).because(self.cause))
     }
 
-    /// The window of a minute, or of five if a minute has too few texts.
-    fn span(&self, history: &BackendHistory) -> Duration {
-        let count = history.window(FAST).sum(self.count).unwrap_or(0.0);
-        if count >= MIN_TEXTS {
-            FAST
-        } else {
-            LONG_WINDOW
-        }
-    }
-
     /// `None`: there are fewer than `least` texts.
     fn moments(&self, windows: &[StepWindow<'_>], least: f64) -> Option<Moments> {
-        let sum = |signal| {
-            windows
-                .iter()
-                .filter_map(|window| window.sum(signal))
-                .sum::<f64>()
-        };
-        let count = sum(self.count);
-        if count < least {
-            return None;
-        }
-        let mean = sum(self.sum) / count;
-        let variance = (sum(self.squares) / count - mean * mean).max(0.0);
+        let Ratio { part, total, .. } = self.measure.ratio()?;
+        let mean = Ratio::of(part, total, least).of_all(windows)?;
+        let square = Ratio::of(self.squares, total, least).of_all(windows)?;
         Some(Moments {
-            count,
+            count: windows.iter().map(|it| it.total(total)).sum(),
             mean,
-            variance,
+            variance: (square - mean * mean).max(0.0),
         })
     }
 }

@@ -10,6 +10,7 @@ use crate::harm::is_critical_harm;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::HashMap;
+use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::named_enum;
 
 /// A condition that holds at a backend, for all backends together, or at the gateway. A field that is missing
@@ -49,33 +50,6 @@ pub struct Verdict {
     pub disproof: Cow<'static, str>,
     /// Link to the documentation of the rule.
     pub runbook: String,
-}
-
-/// The texts of one rule and of its verdicts.
-#[derive(Debug, Clone, Copy)]
-pub struct VerdictDescription {
-    /// Name of the rule and of its verdict, such as `kv_backlog`. It is also the label value in metrics, and
-    /// the anchor of the documentation.
-    pub name: &'static str,
-    /// The part of the system that the rule is about. A verdict names a backend only if this is `Backend`.
-    pub scope: VerdictScope,
-    /// Whether the condition is a state of a backend, of the fleet or of the gateway. If not, the condition
-    /// follows from counts of requests or from the metrics of engines.
-    pub is_about_state: bool,
-    /// The severities that the verdict can have, and when it has each of them, in words.
-    pub severity: &'static str,
-    /// The meaning of the condition, in one sentence.
-    pub meaning: &'static str,
-    /// The values that show the condition, in words.
-    pub evidence: &'static str,
-    /// The conditions under which the rule does not apply, as clauses. Empty: the rule always applies.
-    pub excluded: &'static str,
-    /// What an operator can do against the condition.
-    pub remedy: &'static str,
-    /// An observation that would disprove the condition.
-    pub disproof: &'static str,
-    /// Whether an operator must act at once while the verdict is critical.
-    pub pages: bool,
 }
 
 /// Verdicts of one rule with the same severity, cause and remedy, at one or more backends.
@@ -165,7 +139,7 @@ pub enum VerdictScope {
 
 named_enum! {
     /// The severity of a condition.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+    #[derive(Default, PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum VerdictSeverity {
         /// The condition is deliberate, or a fault of clients.
@@ -180,7 +154,7 @@ named_enum! {
 
 named_enum! {
     /// Confidence of a verdict: the number of independent signals that show the condition.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+    #[derive(Default, PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Confidence {
         /// One signal.
@@ -269,12 +243,38 @@ impl Verdict {
     pub fn subject(&self) -> &str {
         match self.scope {
             VerdictScope::Gateway => "the gateway",
-            _ if self.is_common => "all backends",
-            VerdictScope::Backend | VerdictScope::Fleet if self.backend.is_empty() => {
-                "all backends"
-            }
+            _ if self.is_common || self.backend.is_empty() => "all backends",
             VerdictScope::Backend | VerdictScope::Fleet => &self.backend,
         }
+    }
+
+    /// Sets the cause.
+    pub(crate) fn because(self, cause: impl Into<Cow<'static, str>>) -> Self {
+        let cause = Some(cause.into());
+        Self { cause, ..self }
+    }
+
+    /// Sets the remedy of this verdict in place of that of its rule.
+    pub(crate) fn remedy(self, remedy: impl Into<String>) -> Self {
+        let remedy = remedy.into();
+        Self { remedy, ..self }
+    }
+
+    /// Sets where the verdict places the cause.
+    pub(crate) fn at(self, origin: Origin) -> Self {
+        Self { origin, ..self }
+    }
+
+    /// Names the backend.
+    pub(crate) fn about(self, backend: &BackendId) -> Self {
+        let backend = backend.to_string();
+        Self { backend, ..self }
+    }
+
+    /// Sets the evidence.
+    pub(crate) fn with(self, evidence: impl IntoIterator<Item = Evidence>) -> Self {
+        let evidence = evidence.into_iter().collect();
+        Self { evidence, ..self }
     }
 
     /// Adds a clause to the cause.
@@ -292,46 +292,24 @@ impl Verdict {
     }
 }
 
-impl VerdictDescription {
-    /// A verdict of the rule that begins now, without a backend and without evidence. The confidence is high,
-    /// because the gateway observes the conditions of the fleet and its own directly.
-    pub(crate) fn verdict(&self, severity: VerdictSeverity, cause: Option<String>) -> Verdict {
-        Verdict {
-            verdict: self.name.into(),
-            scope: self.scope,
-            origin: Origin::of_rule(self.name),
-            severity,
-            confidence: Confidence::High,
-            meaning: self.meaning.into(),
-            cause: cause.map(Into::into),
-            remedy: self.remedy.into(),
-            disproof: self.disproof.into(),
-            runbook: format!("docs/operate/diagnose.md#{}", self.name),
-            ..Verdict::default()
-        }
-    }
-}
-
 impl<'a> VerdictGroup<'a> {
     /// Groups the verdicts that have the same rule, scope, severity, cause and remedy. The groups have the
     /// order of their first verdicts.
     pub fn fold(verdicts: &'a [Verdict]) -> Vec<Self> {
         let mut groups: Vec<Self> = Vec::new();
         for verdict in verdicts {
-            let group = groups
-                .iter_mut()
-                .find(|group| group.has_same_finding(verdict));
-            let Some(group) = group else {
+            let same = groups.iter_mut().find(|it| it.has_same_finding(verdict));
+            if let Some(group) = same {
+                group.count += 1;
+                if group.subjects.len() < MAX_NAMED_SUBJECTS {
+                    group.subjects.push(verdict.subject());
+                }
+            } else {
                 groups.push(Self {
                     first: verdict,
                     count: 1,
                     subjects: vec![verdict.subject()],
                 });
-                continue;
-            };
-            group.count += 1;
-            if group.subjects.len() < MAX_NAMED_SUBJECTS {
-                group.subjects.push(verdict.subject());
             }
         }
         groups
@@ -370,7 +348,12 @@ fn without_numbers(text: &str) -> impl Iterator<Item = char> + '_ {
 impl VerdictSeverity {
     /// The severity of a condition that harms `harmed` of `total` requests: critical or a warning.
     pub(crate) fn of_harm(harmed: u64, total: u64) -> Self {
-        if is_critical_harm(harmed, total) {
+        Self::critical_if(is_critical_harm(harmed, total))
+    }
+
+    /// Critical or a warning.
+    pub(crate) fn critical_if(is_critical: bool) -> Self {
+        if is_critical {
             Self::Critical
         } else {
             Self::Warning
@@ -390,6 +373,12 @@ impl Confidence {
 }
 
 impl Diagnosis {
+    /// Sorts the verdicts by severity, the highest first. The order of equal ones stays.
+    pub(crate) fn sort(&mut self) {
+        self.verdicts
+            .sort_by_key(|it| std::cmp::Reverse(it.severity));
+    }
+
     /// The changes, if requests take longer than usual, or clients are harmed and no verdict says why. Empty:
     /// nothing harms clients, or a verdict says what does.
     pub fn harmful_changes(&self) -> &[Change] {
@@ -404,18 +393,11 @@ impl Diagnosis {
     /// if its rule is undetermined. All other verdicts about [`backends`](Self::backends) do not hold. The
     /// backend is empty for a verdict about all backends or about the gateway.
     pub fn known_verdicts(&self) -> HashMap<(&str, &str), bool> {
-        let undetermined = self
-            .undetermined
-            .iter()
-            .map(|rule| (&*rule.backend, &*rule.verdict, false));
-        let verdicts = self
-            .verdicts
-            .iter()
-            .map(|verdict| (&*verdict.backend, &*verdict.verdict, true));
-        let known = undetermined.chain(verdicts);
-        known
-            .map(|(backend, verdict, holds)| ((backend, verdict), holds))
-            .collect()
+        let undetermined = self.undetermined.iter();
+        let undetermined = undetermined.map(|it| ((&*it.backend, &*it.verdict), false));
+        let verdicts = self.verdicts.iter();
+        let verdicts = verdicts.map(|it| ((&*it.backend, &*it.verdict), true));
+        undetermined.chain(verdicts).collect()
     }
 }
 

@@ -52,6 +52,12 @@ pub(crate) enum Effect {
     Outages,
     /// Routing avoids a backend.
     Avoidance,
+    /// The backend is not one engine for this gateway alone.
+    Sharing,
+    /// Prefixes are computed again.
+    Prefixes,
+    /// KV blocks or requests are held without need.
+    HeldBlocks,
     /// A state or a fault that no other verdict explains.
     Other,
 }
@@ -68,7 +74,39 @@ impl Effect {
             "backend_failing" | "backend_ejected" => Self::Failures,
             "backend_down" | "backend_restarting" => Self::Outages,
             "backend_avoided" => Self::Avoidance,
+            "shared_backend" => Self::Sharing,
+            "prefix_cache_misses" => Self::Prefixes,
+            "memory_leak" => Self::HeldBlocks,
             _ => Self::Other,
+        }
+    }
+
+    /// What a condition of this rule can cause at its own backend. While it holds or was found recently, the later
+    /// rules that see this find nothing there.
+    pub(crate) fn caused_by(rule: &str) -> &'static [Self] {
+        use Effect as E;
+        match rule {
+            "blind" => &[E::Sharing],
+            "shared_backend" => &[
+                E::Waiting,
+                E::SlowTokens,
+                E::Lag,
+                E::Prefixes,
+                E::HeldBlocks,
+            ],
+            "kv_thrashing" => &[
+                E::Waiting,
+                E::SlowTokens,
+                E::Stalls,
+                E::Disconnects,
+                E::Avoidance,
+                E::Prefixes,
+            ],
+            "decode_starvation" => &[E::SlowTokens, E::Stalls, E::Disconnects, E::Avoidance],
+            "kv_backlog" | "slow_engine" => &[E::Waiting, E::Disconnects, E::Avoidance],
+            "prefill_starvation" | "stalls" => &[E::Disconnects, E::Avoidance],
+            "front_end_gap" => &[E::Avoidance],
+            _ => &[],
         }
     }
 }

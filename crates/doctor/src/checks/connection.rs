@@ -15,20 +15,25 @@ const MAX_DATE_LAG: Duration = Duration::from_secs(2);
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(1);
 /// A backend should keep idle connections longer than the gateway by at least this time.
 const KEEP_ALIVE_MARGIN: Duration = Duration::from_millis(500);
+/// The reason of remarks about a failed probe.
+const FAILED_PROBE: &str = "Requests of clients would fail in the same way.";
 
 pub(super) fn clock(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
     let (by, direction) = clock_skew(backend.health.as_ref().ok()?)?;
     if by <= MAX_CLOCK_SKEW {
         return None;
     }
-    let observation = format!(
-        "its clock is at least {} s {direction} this machine's",
-        by.as_secs()
-    );
-    let reason = "Spans of the engine are displaced from those of the gateway in a trace, and \
-                  times of log lines do not match.";
-    let remedy = "run an NTP client, such as chrony, on both";
-    Some(Remark::warning(observation).because(reason).remedy(remedy))
+    let seconds = by.as_secs();
+    Some(
+        Remark::warning(format!(
+            "its clock is at least {seconds} s {direction} this machine's"
+        ))
+        .because(
+            "Spans of the engine are displaced from those of the gateway in a trace, and times of \
+             log lines do not match.",
+        )
+        .remedy("run an NTP client, such as chrony, on both"),
+    )
 }
 
 /// The least possible difference between the server's clock and the local clock, and its direction. `None`: the
@@ -43,50 +48,48 @@ fn clock_skew(answer: &GatheredResponse) -> Option<(Duration, &'static str)> {
 }
 
 pub(super) fn keep_alive(backend: &BackendFacts, facts: &DoctorFacts) -> Option<Remark> {
-    let gateway_timeout = facts.config.idle_connection;
-    let closed = match backend.idle {
-        Some(IdleConnection::Open(after)) if after < gateway_timeout + KEEP_ALIVE_MARGIN => {
-            let observation = format!(
-                "it keeps an idle connection for {} or longer",
-                format_seconds(after)
+    let gateway = format_seconds(facts.config.idle_connection);
+    let needed = facts.config.idle_connection + KEEP_ALIVE_MARGIN;
+    let closed = match backend.idle? {
+        IdleConnection::Open(after) if after < needed => {
+            let open = format_seconds(after);
+            let longer = needed.as_secs() + 1;
+            return Some(
+                Remark::note(format!("it keeps an idle connection for {open} or longer"))
+                    .because(format!(
+                        "The gateway keeps it for {gateway} (timeouts.idle_connection). Whether the \
+                         backend keeps it for longer is unknown."
+                    ))
+                    .remedy(format!("observe longer: --idle {longer}s")),
             );
-            let reason = format!(
-                "The gateway keeps it for {} (timeouts.idle_connection). Whether the backend \
-                 keeps it for longer is unknown.",
-                format_seconds(gateway_timeout)
-            );
-            let longer = (gateway_timeout + KEEP_ALIVE_MARGIN).as_secs() + 1;
-            let remedy = format!("observe longer: --idle {longer}s");
-            return Some(Remark::note(observation).because(reason).remedy(remedy));
         }
-        None | Some(IdleConnection::Open(_)) => return None,
-        Some(IdleConnection::Closed(after)) => after,
+        IdleConnection::Open(_) => return None,
+        IdleConnection::Closed(after) => after,
     };
-    let observation = format!(
-        "it closes an idle connection after {}",
-        format_seconds(closed)
-    );
+    let after = format_seconds(closed);
+    let observation = format!("it closes an idle connection after {after}");
     let raise_timeout = if backend.is_vllm() {
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE=120 vllm serve …"
     } else {
         "raise its keep-alive timeout"
     };
-    if closed < gateway_timeout + KEEP_ALIVE_MARGIN {
-        let reason = format!(
-            "The gateway keeps it for {} (timeouts.idle_connection): requests are sent on \
-             connections that the backend is closing, and are retried or fail.",
-            format_seconds(gateway_timeout)
-        );
-        let remedy = format!("{raise_timeout}, or a shorter timeouts.idle_connection");
-        return Some(Remark::warning(observation).because(reason).remedy(remedy));
-    }
-    let reason = format!(
-        "The gateway closes it after {} (timeouts.idle_connection), in time; after a pause, \
-         requests wait for a new connection.",
-        format_seconds(gateway_timeout)
-    );
-    let remedy = format!("{raise_timeout}, and timeouts.idle_connection: 1m");
-    Some(Remark::note(observation).because(reason).remedy(remedy))
+    Some(if closed < needed {
+        Remark::warning(observation)
+            .because(format!(
+                "The gateway keeps it for {gateway} (timeouts.idle_connection): requests are sent on \
+                 connections that the backend is closing, and are retried or fail."
+            ))
+            .remedy(format!(
+                "{raise_timeout}, or a shorter timeouts.idle_connection"
+            ))
+    } else {
+        Remark::note(observation)
+            .because(format!(
+                "The gateway closes it after {gateway} (timeouts.idle_connection), in time; after a \
+                 pause, requests wait for a new connection."
+            ))
+            .remedy(format!("{raise_timeout}, and timeouts.idle_connection: 1m"))
+    })
 }
 
 /// A time as text in seconds, with one decimal digit.
@@ -99,15 +102,18 @@ pub(super) fn intermediary(backend: &BackendFacts, _: &DoctorFacts) -> Option<Re
         return None;
     }
     let header = backend.intermediary_header()?;
-    let remark = Remark::note(format!("a proxy is between here and vLLM ({header})"));
-    let reason =
-        "The proxy may buffer tokens, abort a stream during a long pause, or close connections.";
     let remedy = if backend.probe.is_some() {
         "give the URL of vLLM itself"
     } else {
         "give the URL of vLLM itself, or check streams with --probe"
     };
-    Some(remark.because(reason).remedy(remedy))
+    Some(
+        Remark::note(format!("a proxy is between here and vLLM ({header})"))
+            .because(
+                "The proxy may buffer tokens, abort a stream during a long pause, or close connections.",
+            )
+            .remedy(remedy),
+    )
 }
 
 pub(super) fn stream(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
@@ -115,51 +121,59 @@ pub(super) fn stream(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
         None => return Vec::new(),
         Some(Err(error)) => {
             let remark = Remark::error(format!("the probe request failed: {error}"));
-            return vec![remark.because("Requests of clients would fail in the same way.")];
+            return vec![remark.because(FAILED_PROBE)];
         }
         Some(Ok(probe)) => probe,
     };
     if probe.status != StatusCode::OK {
         return rejected_probe(probe).into_iter().collect();
     }
-    let mut remarks = Vec::new();
+    let faulty = faulty_stream(probe);
+    faulty.into_iter().chain(bunched_tokens(probe)).collect()
+}
+
+/// Reports a stream that the gateway cannot read, that has an error, or that has no end.
+fn faulty_stream(probe: &StreamProbe) -> Option<Remark> {
     let observed = &probe.observed;
     if let Some(encoding) = probe.headers.get(CONTENT_ENCODING) {
-        let encoding = String::from_utf8_lossy(encoding.as_bytes()).into_owned();
+        let encoding = String::from_utf8_lossy(encoding.as_bytes());
         let remark = Remark::error(format!(
             "its stream is compressed ({encoding}), unrequested"
         ));
-        let reason = "The gateway cannot read its tokens, and compression delays them.";
-        remarks.push(
+        return Some(
             remark
-                .because(reason)
+                .because("The gateway cannot read its tokens, and compression delays them.")
                 .remedy("disable compression for text/event-stream"),
         );
-    } else if !observed.is_stream {
-        let media_type = media_type(&probe.headers).to_owned();
-        let remark = Remark::error(format!(
-            "it answered a streaming request with `{media_type}`"
-        ));
-        let reason = "There is no time to first token, and clients wait for the whole response.";
-        remarks.push(remark.because(reason));
-    } else if observed.error.is_some() {
-        let remark = Remark::error(format!("its stream has an error: {}", probe.excerpt.trim()));
-        remarks.push(remark.because("Requests of clients would fail in the same way."));
-    } else if let Some(after) = probe.gave_up_after {
-        let events = observed.output_events;
-        let observation =
-            format!("its stream had {events} events with tokens in {after:?}, and no end");
-        let reason = "An engine that is stuck still answers /health with 200.";
-        let remedy = "check the log of vLLM; raise --timeout";
-        remarks.push(Remark::error(observation).because(reason).remedy(remedy));
-    } else if !observed.is_complete {
-        let remark = Remark::error("its stream broke off before its end");
-        let reason = "Clients get incomplete responses. The engine may have died, or a proxy may \
-                      have a time limit.";
-        remarks.push(remark.because(reason).remedy("check the log of vLLM"));
     }
-    remarks.extend(bunched_tokens(probe));
-    remarks
+    if !observed.is_stream {
+        let media_type = media_type(&probe.headers);
+        let observation = format!("it answered a streaming request with `{media_type}`");
+        let reason = "There is no time to first token, and clients wait for the whole response.";
+        return Some(Remark::error(observation).because(reason));
+    }
+    if observed.error.is_some() {
+        let remark = Remark::error(format!("its stream has an error: {}", probe.excerpt.trim()));
+        return Some(remark.because(FAILED_PROBE));
+    }
+    if let Some(after) = probe.gave_up_after {
+        let events = observed.output_events;
+        return Some(
+            Remark::error(format!(
+                "its stream had {events} events with tokens in {after:?}, and no end"
+            ))
+            .because("An engine that is stuck still answers /health with 200.")
+            .remedy("check the log of vLLM; raise --timeout"),
+        );
+    }
+    (!observed.is_complete).then(|| {
+        Remark::error("its stream broke off before its end")
+            .because(
+                "Clients get incomplete responses. The engine may have died, or a proxy may have a \
+                 time limit.",
+            )
+            .remedy("check the log of vLLM")
+    })
 }
 
 fn rejected_probe(probe: &StreamProbe) -> Option<Remark> {
@@ -169,12 +183,10 @@ fn rejected_probe(probe: &StreamProbe) -> Option<Remark> {
         status if status.is_server_error() => FindingSeverity::Error,
         _ => FindingSeverity::Warning,
     };
+    let StreamProbe { path, status, .. } = probe;
     let remark = Remark::new(
         severity,
-        format!(
-            "{} answers {} to the probe request",
-            probe.path, probe.status
-        ),
+        format!("{path} answers {status} to the probe request"),
     );
     Some(remark.because(format!("The response is: {}", probe.excerpt.trim())))
 }
@@ -184,17 +196,20 @@ fn rejected_probe(probe: &StreamProbe) -> Option<Remark> {
 fn bunched_tokens(probe: &StreamProbe) -> Option<Remark> {
     let bunched = probe.bunched_events()?;
     let events = probe.arrivals.len();
-    let first = probe
-        .timings
+    let timings = &probe.timings;
+    let first = timings
         .first_output?
-        .saturating_duration_since(probe.timings.accepted);
-    let observation = format!(
-        "{bunched} of {events} events with tokens came together with the one before, the first \
-         after {} ms",
-        first.as_millis()
-    );
-    let reason = "A proxy or the server buffers tokens: clients get none until the buffer is sent, \
-                  and all measured latencies are wrong.";
-    let remedy = "in nginx, `proxy_buffering off;`; elsewhere, do not buffer text/event-stream";
-    Some(Remark::warning(observation).because(reason).remedy(remedy))
+        .saturating_duration_since(timings.accepted);
+    Some(
+        Remark::warning(format!(
+            "{bunched} of {events} events with tokens came together with the one before, the first \
+             after {} ms",
+            first.as_millis()
+        ))
+        .because(
+            "A proxy or the server buffers tokens: clients get none until the buffer is sent, and \
+             all measured latencies are wrong.",
+        )
+        .remedy("in nginx, `proxy_buffering off;`; elsewhere, do not buffer text/event-stream"),
+    )
 }

@@ -1,6 +1,6 @@
 //! Checks for differences between backends that should be equal.
 
-use crate::facts::{BackendFacts, DoctorFacts, GatewayFacts, GatherError};
+use crate::facts::{BackendFacts, DoctorFacts};
 use crate::finding::Remark;
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -10,14 +10,15 @@ use tokenweir_engine::model::ServedModel;
 pub(super) fn fleet(facts: &DoctorFacts) -> Vec<Remark> {
     let mut remarks = Vec::new();
     // The backends of a gateway are unknown if its status cannot be read.
-    let is_known = !matches!(&facts.gateway, Some(gateway) if !is_gateway_readable(gateway));
+    let is_known = match &facts.gateway {
+        None => true,
+        Some(gateway) => gateway.as_ref().is_ok_and(|gateway| gateway.status.is_ok()),
+    };
     if facts.backends.is_empty() && is_known {
-        let remark = Remark::error("there is no backend");
-        let remedy = "add `backends` or `discovery` to the configuration, or give --backend";
         remarks.push(
-            remark
+            Remark::error("there is no backend")
                 .because("The gateway answers all requests with 503.")
-                .remedy(remedy),
+                .remedy("add `backends` or `discovery` to the configuration, or give --backend"),
         );
     }
     remarks.extend(check_versions(&facts.backends));
@@ -26,74 +27,63 @@ pub(super) fn fleet(facts: &DoctorFacts) -> Vec<Remark> {
     remarks
 }
 
-fn is_gateway_readable(gateway: &Result<GatewayFacts, GatherError>) -> bool {
-    gateway.as_ref().is_ok_and(|gateway| gateway.status.is_ok())
-}
-
 /// Reports backends of different versions.
 fn check_versions(backends: &[BackendFacts]) -> Option<Remark> {
-    let backends = backends.iter().filter(|backend| backend.is_backend());
-    let versions =
-        backends.filter_map(|backend| Some((backend.version_text()?, backend.id.as_str())));
-    let by_version = group_by_value(versions);
+    let mut by_version: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for backend in backends.iter().filter(|backend| backend.is_backend()) {
+        if let Some(version) = backend.version_text() {
+            by_version.entry(version).or_default().push(&backend.id);
+        }
+    }
     if by_version.len() < 2 {
         return None;
     }
-    let remark = Remark::note(format!(
-        "backends run different versions: {}",
-        format_groups(&by_version)
-    ));
-    let reason = "A request that one backend serves may be refused by another, and latencies \
-                  differ for reasons other than load.";
+    let groups = format_groups(&by_version);
     Some(
-        remark
-            .because(reason)
+        Remark::note(format!("backends run different versions: {groups}"))
+            .because(
+                "A request that one backend serves may be refused by another, and latencies \
+                 differ for reasons other than load.",
+            )
             .remedy("upgrade all of them to one version"),
     )
 }
 
 /// Reports LoRA adapters that only some of the backends with their base model serve.
 fn check_adapters(backends: &[BackendFacts]) -> Vec<Remark> {
-    let listings: Vec<(&str, Arc<[ServedModel]>)> = backends_with_models(backends);
-    let serving = listings.iter().flat_map(|(id, models)| {
-        models
-            .iter()
-            .filter(|model| model.parent.is_some())
-            .map(|model| (model.id.to_string(), *id))
-    });
-    let adapters = group_by_value(serving);
-    let with_base_model = |adapter: &str| -> Vec<&str> {
-        let models = listings.iter().flat_map(|(_, models)| models.iter());
-        let parent = models
-            .filter(|model| &*model.id == adapter)
-            .find_map(|model| model.parent.clone());
-        let serves = |models: &[ServedModel]| {
-            models
-                .iter()
-                .any(|model| Some(&model.id) == parent.as_ref())
-        };
-        listings
-            .iter()
-            .filter(|(_, models)| serves(models))
-            .map(|(id, _)| *id)
-            .collect()
-    };
-    let partial = adapters.into_iter().filter_map(|(adapter, serving)| {
-        let with_base = with_base_model(&adapter);
-        (serving.len() < with_base.len()).then(|| {
-            let remark = Remark::warning(format!(
-                "the LoRA adapter {adapter} is on {} of {} backends that have its base model: {}",
+    let listings = backends_with_models(backends);
+    // For each adapter: its base model, and the backends that serve the adapter.
+    let mut adapters: BTreeMap<String, (Arc<str>, Vec<&str>)> = BTreeMap::new();
+    for (id, models) in &listings {
+        for model in models.iter() {
+            if let Some(parent) = &model.parent {
+                let adapter = adapters.entry(model.id.to_string());
+                let (_, serving) = adapter.or_insert_with(|| (parent.clone(), Vec::new()));
+                serving.push(id);
+            }
+        }
+    }
+    let mut remarks = Vec::new();
+    for (adapter, (parent, serving)) in adapters {
+        let has_base = |models: &[ServedModel]| models.iter().any(|model| model.id == parent);
+        let bases = listings.iter().filter(|(_, models)| has_base(models));
+        let total = bases.count();
+        if serving.len() >= total {
+            continue;
+        }
+        remarks.push(
+            Remark::warning(format!(
+                "the LoRA adapter {adapter} is on {} of {total} backends that have its base model: {}",
                 serving.len(),
-                with_base.len(),
                 serving.join(", ")
-            ));
-            let reason = "Only these backends can serve its requests.";
-            remark.because(reason).remedy(format!(
-                "vllm serve --enable-lora --lora-modules {adapter}=PATH"
             ))
-        })
-    });
-    partial.collect()
+            .because("Only these backends can serve its requests.")
+            .remedy(format!(
+                "vllm serve --enable-lora --lora-modules {adapter}=PATH"
+            )),
+        );
+    }
+    remarks
 }
 
 /// Reports models whose maximum context length differs between backends.
@@ -102,34 +92,32 @@ fn check_context_lengths(backends: &[BackendFacts]) -> Vec<Remark> {
     let mut by_model: BTreeMap<String, BTreeMap<u64, Vec<&str>>> = BTreeMap::new();
     for (id, models) in &listings {
         for model in models.iter() {
-            let length = model
-                .entry
-                .get("max_model_len")
-                .and_then(|length| length.as_u64());
-            if let Some(length) = length {
-                by_model
-                    .entry(model.id.to_string())
-                    .or_default()
-                    .entry(length)
-                    .or_default()
-                    .push(id);
+            let length = model.entry.get("max_model_len");
+            if let Some(length) = length.and_then(|length| length.as_u64()) {
+                let lengths = by_model.entry(model.id.to_string()).or_default();
+                lengths.entry(length).or_default().push(id);
             }
         }
     }
-    let different = by_model
-        .into_iter()
-        .filter(|(_, lengths)| lengths.len() > 1);
-    let remark = |(model, lengths): (String, BTreeMap<u64, Vec<&str>>)| {
+    let mut remarks = Vec::new();
+    for (model, lengths) in by_model {
+        if lengths.len() < 2 {
+            continue;
+        }
         let longest = lengths.keys().max().copied().unwrap_or_default();
         let groups = format_groups(&lengths);
-        let remark = Remark::note(format!("max_model_len of {model} differs: {groups}"));
-        let reason = "The gateway sends long requests only to the backends whose context is long \
-                      enough, and these take all of this load.";
-        remark.because(reason).remedy(format!(
-            "vllm serve --max-model-len {longest}, on all of them"
-        ))
-    };
-    different.map(remark).collect()
+        remarks.push(
+            Remark::note(format!("max_model_len of {model} differs: {groups}"))
+                .because(
+                    "The gateway sends long requests only to the backends whose context is long \
+                     enough, and these take all of this load.",
+                )
+                .remedy(format!(
+                    "vllm serve --max-model-len {longest}, on all of them"
+                )),
+        );
+    }
+    remarks
 }
 
 /// The names and the models of the backends whose model list could be read.
@@ -138,17 +126,6 @@ fn backends_with_models(backends: &[BackendFacts]) -> Vec<(&str, Arc<[ServedMode
         .iter()
         .filter_map(|backend| Some((backend.id.as_str(), backend.served()?)))
         .collect()
-}
-
-/// Groups pairs of a value and a backend name by the value.
-fn group_by_value<'a, T: Ord>(
-    values: impl Iterator<Item = (T, &'a str)>,
-) -> BTreeMap<T, Vec<&'a str>> {
-    let mut groups: BTreeMap<T, Vec<&str>> = BTreeMap::new();
-    for (value, id) in values {
-        groups.entry(value).or_default().push(id);
-    }
-    groups
 }
 
 fn format_groups<T: Display>(groups: &BTreeMap<T, Vec<&str>>) -> String {

@@ -2,7 +2,7 @@
 
 use crate::configuration::GatewaySettings;
 use crate::facts::{BackendFacts, DoctorFacts, GatherError};
-use crate::finding::{FindingSeverity, Remark};
+use crate::finding::Remark;
 use tokenweir_engine::engine_metrics::{ENGINE_METRICS, EngineMetric, metrics_flag_hint};
 
 /// The signals that the gateway needs for routing by load.
@@ -18,12 +18,12 @@ pub(super) fn metrics(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark>
         Ok(answer) if !answer.is_ok() => format!("/metrics answers {}", answer.status),
         Ok(_) => "/metrics has no page with the load of an engine".to_owned(),
     };
-    let reason = "The gateway routes by its own requests in flight there. It sees neither the \
-                  queue nor the KV cache.";
-    let remark = Remark::error(observation).because(reason);
-    Some(match metrics_flag_hint(server) {
-        Some(flag) => remark.remedy(flag),
-        None => remark,
+    Some(Remark {
+        remedy: metrics_flag_hint(server).map(Into::into),
+        ..Remark::error(observation).because(
+            "The gateway routes by its own requests in flight there. It sees neither the queue nor \
+             the KV cache.",
+        )
     })
 }
 
@@ -31,27 +31,24 @@ pub(super) fn engine_metrics(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Rem
     let (Some(load), Some(server)) = (backend.load(), backend.server()) else {
         return Vec::new();
     };
-    let missing = ENGINE_METRICS
-        .iter()
-        .filter(|signal| !(signal.is_available)(&load));
+    let after_request = "check again after a request: the Rust front end omits unused metrics";
+    let after_request = backend.is_rust_front_end().then_some(after_request);
     let remark = |signal: &EngineMetric| {
-        let severity = if REQUIRED_ENGINE_METRICS.contains(&signal.name) {
-            FindingSeverity::Warning
-        } else {
-            FindingSeverity::Note
-        };
+        let impact = signal.missing_impact?;
         let observation = format!("its metrics page lacks the engine metric {}", signal.name);
-        let remark =
-            Remark::new(severity, observation).because(to_sentence(signal.missing_impact?));
-        Some(match (signal.remedy)(server) {
-            Some(unlock) => remark.remedy(unlock),
-            None if backend.is_rust_front_end() => remark.remedy(
-                "check again after a request: the Rust front end omits unused \
-                               metrics",
-            ),
-            None => remark,
+        let remark = if REQUIRED_ENGINE_METRICS.contains(&signal.name) {
+            Remark::warning(observation)
+        } else {
+            Remark::note(observation)
+        };
+        let remedy = (signal.remedy)(server).or(after_request);
+        Some(Remark {
+            remedy: remedy.map(Into::into),
+            ..remark.because(to_sentence(impact))
         })
     };
+    let is_missing = |signal: &&EngineMetric| !(signal.is_available)(&load);
+    let missing = ENGINE_METRICS.iter().filter(is_missing);
     missing.filter_map(remark).collect()
 }
 
@@ -61,35 +58,34 @@ pub(super) fn scrape_time(backend: &BackendFacts, facts: &DoctorFacts) -> Option
         scrape_timeout,
         ..
     } = facts.config;
-    match &backend.metrics {
-        Ok(answer) if answer.body.len() > max_page => {
-            let size = answer.body.len();
-            let observation = format!(
-                "its metrics page has {size} bytes, more than scrape.max_page ({max_page})"
-            );
-            let reason = "The gateway does not read it, and routes without it.";
-            Some(
-                Remark::error(observation)
-                    .because(reason)
-                    .remedy("raise scrape.max_page"),
-            )
-        }
-        Ok(answer) if answer.took * 2 > scrape_timeout => {
-            let took = answer.took.as_secs_f64();
-            let observation = format!("its metrics page took {took:.1} s");
-            let reason = format!(
-                "The gateway waits {scrape_timeout:?} (scrape.timeout). vLLM renders the page in \
-                 the process that serves requests, so it is as slow for requests."
-            );
-            let remedy = "give vLLM's API server its own CPU core, or raise --api-server-count";
-            Some(Remark::warning(observation).because(reason).remedy(remedy))
-        }
+    let unread = "The gateway does not read it, and routes without it.";
+    let answer = match &backend.metrics {
+        Ok(answer) => answer,
         Err(GatherError::TooLarge) => {
             let remark = Remark::error("its metrics page exceeds the limit of the doctor");
-            Some(remark.because("The gateway does not read it, and routes without it."))
+            return Some(remark.because(unread));
         }
-        _ => None,
+        Err(_) => return None,
+    };
+    let size = answer.body.len();
+    if size > max_page {
+        return Some(
+            Remark::error(format!(
+                "its metrics page has {size} bytes, more than scrape.max_page ({max_page})"
+            ))
+            .because(unread)
+            .remedy("raise scrape.max_page"),
+        );
     }
+    let took = answer.took.as_secs_f64();
+    (answer.took * 2 > scrape_timeout).then(|| {
+        Remark::warning(format!("its metrics page took {took:.1} s"))
+            .because(format!(
+                "The gateway waits {scrape_timeout:?} (scrape.timeout). vLLM renders the page in \
+                 the process that serves requests, so it is as slow for requests."
+            ))
+            .remedy("give vLLM's API server its own CPU core, or raise --api-server-count")
+    })
 }
 
 /// Turns a clause into a sentence with a capital letter and a full stop.

@@ -9,53 +9,51 @@ use crate::interpretation::VllmVersion;
 const ENGINE_TIMES_SINCE: VllmVersion = VllmVersion(0, 25);
 /// How to start vLLM with published KV events.
 const PUBLISH_EVENTS: &str = "vllm serve --kv-events-config with an endpoint such as tcp://*:5557";
+/// The reason of remarks about KV events that the gateway does not receive.
+const WITHOUT_EVENTS: &str = "Without events, the gateway estimates the cached prefixes of this backend from its own requests.";
 
 pub(super) fn request_id(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
     let answer = backend.version.as_ref().ok()?;
     if !backend.is_vllm() || !answer.is_ok() || answer.headers.contains_key(REQUEST_ID_HEADER) {
         return None;
     }
-    let remark = Remark::note("its responses do not carry the request id");
-    let reason = "The gateway sends x-request-id and adds it to responses itself. Clients that \
-                  connect to the backend directly cannot match a request to a log line.";
     Some(
-        remark
-            .because(reason)
+        Remark::note("its responses do not carry the request id")
+            .because(
+                "The gateway sends x-request-id and adds it to responses itself. Clients that \
+                 connect to the backend directly cannot match a request to a log line.",
+            )
             .remedy("vllm serve --enable-request-id-headers"),
     )
 }
 
 pub(super) fn cached_tokens(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
-    let probe = backend.completed_probe()?;
+    let usage = &backend.completed_probe()?.observed.usage;
     // If no token of the prompt was cached, the Rust front end omits the field for cached tokens.
-    let is_reported = probe.observed.usage.cached.is_some() || backend.is_rust_front_end();
-    if is_reported || probe.observed.usage.output.is_none() {
+    if usage.cached.is_some() || backend.is_rust_front_end() || usage.output.is_none() {
         return None;
     }
-    let remark = Remark::note("its usage does not report cached prompt tokens");
-    let reason = "The gateway can only estimate how long a prefix stays in the cache, and cached \
-                  tokens are missing from its metrics, spans and log.";
     Some(
-        remark
-            .because(reason)
+        Remark::note("its usage does not report cached prompt tokens")
+            .because(
+                "The gateway can only estimate how long a prefix stays in the cache, and cached \
+                 tokens are missing from its metrics, spans and log.",
+            )
             .remedy("vllm serve --enable-prompt-tokens-details"),
     )
 }
 
 pub(super) fn engine_times(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
     let probe = backend.completed_probe()?;
-    let is_supported = backend
-        .version_number()
-        .is_some_and(|version| version >= ENGINE_TIMES_SINCE);
-    if !is_supported || probe.observed.engine_times.is_some() {
+    if backend.version_number()? < ENGINE_TIMES_SINCE || probe.observed.engine_times.is_some() {
         return None;
     }
-    let remark = Remark::note("its responses do not report how long the engine took");
-    let reason = "Time in its queue and in prefill is known as a mean of all requests, not of each \
-                  slow one. Reporting them costs some CPU at high concurrency.";
     Some(
-        remark
-            .because(reason)
+        Remark::note("its responses do not report how long the engine took")
+            .because(
+                "Time in its queue and in prefill is known as a mean of all requests, not of each \
+                 slow one. Reporting them costs some CPU at high concurrency.",
+            )
             .remedy("vllm serve --enable-per-request-metrics"),
     )
 }
@@ -64,61 +62,55 @@ pub(super) fn engine_times(backend: &BackendFacts, _: &DoctorFacts) -> Option<Re
 pub(super) fn kv_events(backend: &BackendFacts, facts: &DoctorFacts) -> Option<Remark> {
     let setting = facts.config.kv_events_of(&backend.id);
     let endpoints = backend.event_endpoints();
-    let estimate = "Without events, the gateway estimates the cached prefixes of this backend from \
-                    its own requests.";
     let Some(first) = endpoints.first() else {
-        if setting != Some(true) {
-            return None;
-        }
-        let remark = Remark::warning("its /kv_event_sources lists no publishers of KV events");
-        let remedy = format!("{PUBLISH_EVENTS}; before vLLM 0.32 also kv_events.port");
-        return Some(
-            remark
-                .because(format!("kv_events.enabled is set. {estimate}"))
-                .remedy(remedy),
-        );
+        return (setting == Some(true)).then(|| {
+            Remark::warning("its /kv_event_sources lists no publishers of KV events")
+                .because(format!("kv_events.enabled is set. {WITHOUT_EVENTS}"))
+                .remedy(format!(
+                    "{PUBLISH_EVENTS}; before vLLM 0.32 also kv_events.port"
+                ))
+        });
     };
     let is_local =
         |endpoint: &&String| endpoint.contains("127.0.0.1") || endpoint.contains("localhost");
-    let remark = if setting == Some(false) {
-        let remark = Remark::note("it publishes KV events, which the gateway does not use");
-        remark.because(format!("kv_events.enabled is false. {estimate}"))
+    let unused = Remark::note("it publishes KV events, which the gateway does not use");
+    Some(if setting == Some(false) {
+        unused.because(format!("kv_events.enabled is false. {WITHOUT_EVENTS}"))
     } else if setting.is_none() && backend.url.is_https() {
-        let remark = Remark::note("it publishes KV events, which the gateway does not use");
-        let reason = format!("Its URL is https, and events are not encrypted. {estimate}");
-        remark
-            .because(reason)
+        let reason = "Its URL is https, and events are not encrypted.";
+        unused
+            .because(format!("{reason} {WITHOUT_EVENTS}"))
             .remedy("kv_events.enabled, if the network to the engine is private")
     } else if let Some(endpoint) = endpoints.iter().find(is_local) {
-        let remark = Remark::warning(format!("its KV events are not published at {endpoint}"));
-        let reason = "vLLM binds an address only if it contains `*`. To any other address it connects \
-                      as a client, and nothing listens there.";
-        remark.because(reason).remedy(PUBLISH_EVENTS)
+        Remark::warning(format!("its KV events are not published at {endpoint}"))
+            .because(
+                "vLLM binds an address only if it contains `*`. To any other address it connects \
+                 as a client, and nothing listens there.",
+            )
+            .remedy(PUBLISH_EVENTS)
     } else if backend.publisher_answers == Some(false) {
-        let remark = Remark::warning(format!("its KV events at {first} cannot be reached"));
-        remark
-            .because(estimate)
+        Remark::warning(format!("its KV events at {first} cannot be reached"))
+            .because(WITHOUT_EVENTS)
             .remedy("let the gateway reach these ports of the engine")
     } else {
-        let remark = Remark::note(format!("the gateway uses its KV events ({first})"));
-        remark.because("They show which prompts its prefix cache contains.")
-    };
-    Some(remark)
+        Remark::note(format!("the gateway uses its KV events ({first})"))
+            .because("They show which prompts its prefix cache contains.")
+    })
 }
 
 /// Reports that vLLM adds `usage` to every event of a stream. The probe requests usage only at the end.
 pub(super) fn forced_usage(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
-    let probe = backend.completed_probe()?;
-    if probe.observed.output_events < 2 || probe.observed.counted_event_tokens == 0 {
+    let observed = &backend.completed_probe()?.observed;
+    if observed.output_events < 2 || observed.counted_event_tokens == 0 {
         return None;
     }
-    let remark = Remark::note("it adds usage to every event of every stream");
-    let reason = "Clients that did not request usage get an event without choices, which some \
-                  cannot parse, and every event is about 90 bytes longer. The gateway gets its \
-                  counts without this flag.";
     Some(
-        remark
-            .because(reason)
+        Remark::note("it adds usage to every event of every stream")
+            .because(
+                "Clients that did not request usage get an event without choices, which some \
+                 cannot parse, and every event is about 90 bytes longer. The gateway gets its \
+                 counts without this flag.",
+            )
             .remedy("start vLLM without --enable-force-include-usage"),
     )
 }
@@ -130,10 +122,14 @@ pub(super) fn not_probed(facts: &DoctorFacts) -> Vec<Remark> {
     if !facts.backends.iter().any(is_unprobed) {
         return Vec::new();
     }
-    let remark = Remark::note("no probe request was sent");
-    let reason = "Only a probe of 16 tokens shows whether streams arrive token by token, and what \
-                  usage contains.";
-    vec![remark.because(reason).remedy("tokenweir doctor --probe …")]
+    vec![
+        Remark::note("no probe request was sent")
+            .because(
+                "Only a probe of 16 tokens shows whether streams arrive token by token, and what \
+                 usage contains.",
+            )
+            .remedy("tokenweir doctor --probe …"),
+    ]
 }
 
 impl BackendFacts {

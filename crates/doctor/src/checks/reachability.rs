@@ -1,7 +1,7 @@
 //! Checks whether a backend responds, which server it is, and whether the server accepts the gateway's key.
 
 use crate::facts::{BackendFacts, DoctorFacts, TargetKey};
-use crate::finding::{FindingSeverity, Remark};
+use crate::finding::Remark;
 use crate::interpretation::{GatewayListener, VllmVersion, is_refusal};
 use http::StatusCode;
 use tokenweir_engine::dialect::EngineKind;
@@ -19,44 +19,42 @@ pub(super) fn reachable(backend: &BackendFacts, facts: &DoctorFacts) -> Option<R
         return None;
     };
     if facts.gateway_reaches(&backend.id) {
-        let remark = Remark::note(format!(
-            "does not answer here, but the gateway reaches it: {error}"
-        ));
-        let remark = remark.because("This machine cannot check the backend.");
-        return Some(remark.remedy("run the doctor on the machine of the gateway"));
+        return Some(
+            Remark::note(format!(
+                "does not answer here, but the gateway reaches it: {error}"
+            ))
+            .because("This machine cannot check the backend.")
+            .remedy("run the doctor on the machine of the gateway"),
+        );
     }
     let error = error.to_string();
-    let (reason, remedy) = advice(DownKind::of_reason(&error));
-    Some(Remark::error(error).because(reason).remedy(remedy))
+    let kind = DownKind::of_reason(&error);
+    Some(down(error, kind))
 }
 
-/// The reason and the remedy for a backend that is down, in the words of the verdict `backend_down`. `kind`:
-/// why the backend is down. `None`: the reason is unknown.
-fn advice(kind: Option<DownKind>) -> (String, &'static str) {
+/// The remark about a backend that is down, in the words of the verdict `backend_down`. `kind`: why the backend
+/// is down. `None`: the reason is unknown.
+fn down(observation: String, kind: Option<DownKind>) -> Remark {
+    let remark = Remark::error(observation);
     match kind {
-        Some(kind) => (
-            format!("The gateway sends it no requests: {}.", kind.cause),
-            kind.remedy,
-        ),
-        None => (
-            "The gateway sends it no requests.".to_owned(),
-            "Read the log of the backend.",
-        ),
+        Some(DownKind { cause, remedy, .. }) => remark
+            .because(format!("The gateway sends it no requests: {cause}."))
+            .remedy(remedy),
+        None => remark
+            .because("The gateway sends it no requests.")
+            .remedy("Read the log of the backend."),
     }
 }
 
 pub(super) fn health(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
-    match &backend.health {
-        // A server without /health may not be an inference server. The check `server` reports such a server.
-        Ok(answer) if answer.status == StatusCode::NOT_FOUND && backend.server().is_none() => None,
-        Ok(answer) if !answer.is_ok() => {
-            let remark = Remark::error(format!("/health answers {}", answer.status));
-            let kind = DownKind::of_reason(&format!("answered {}", answer.status.as_u16()));
-            let (reason, remedy) = advice(kind);
-            Some(remark.because(reason).remedy(remedy))
-        }
-        _ => None,
+    let answer = backend.health.as_ref().ok()?;
+    // A server without /health may not be an inference server. The check `server` reports such a server.
+    let is_unknown = answer.status == StatusCode::NOT_FOUND && backend.server().is_none();
+    if answer.is_ok() || is_unknown {
+        return None;
     }
+    let kind = DownKind::of_reason(&format!("answered {}", answer.status.as_u16()));
+    Some(down(format!("/health answers {}", answer.status), kind))
 }
 
 pub(super) fn server(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
@@ -75,22 +73,17 @@ pub(super) fn server(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> 
         // A server that requires a key may be an inference server, and the check `key` reports it.
         None if backend.is_key_required() => None,
         None => {
-            let health = backend
-                .health
-                .as_ref()
-                .ok()
-                .filter(|answer| !answer.is_ok());
-            let health = health.map(|answer| format!("; /health answers {}", answer.status));
-            let remark = Remark::error(format!(
-                "is not recognised as an inference server: it has neither models at /v1/models nor \
-                 metrics that are understood{}",
-                health.unwrap_or_default()
-            ));
-            let reason = "Requests that are sent to it would fail.";
+            let health = match &backend.health {
+                Ok(answer) if !answer.is_ok() => format!("; /health answers {}", answer.status),
+                _ => String::new(),
+            };
             Some(
-                remark
-                    .because(reason)
-                    .remedy("give the URL of vLLM, without a path"),
+                Remark::error(format!(
+                    "is not recognised as an inference server: it has neither models at /v1/models nor \
+                     metrics that are understood{health}"
+                ))
+                .because("Requests that are sent to it would fail.")
+                .remedy("give the URL of vLLM, without a path"),
             )
         }
     }
@@ -135,35 +128,21 @@ pub(super) fn version(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark>
         return Some(remark.because("Its features are unknown."));
     };
     let Some(version) = backend.version_number() else {
-        let remark = Remark::note(format!(
-            "has the version `{text}`, which is no version of vLLM"
-        ));
-        return Some(remark.because("Its features are unknown."));
+        let observation = format!("has the version `{text}`, which is no version of vLLM");
+        return Some(Remark::note(observation).because("Its features are unknown."));
     };
-    let (severity, reason) = if version < OLDEST_SUPPORTED {
-        (
-            FindingSeverity::Warning,
-            "This gateway was not tested with it, and may not understand its metrics.",
-        )
-    } else if version < CURRENT_METRICS_SINCE {
-        (
-            FindingSeverity::Note,
-            "This version has fewer metrics, and some have names from before 0.12.",
-        )
-    } else if version > NEWEST_TESTED {
-        (
-            FindingSeverity::Note,
-            "It is newer than the newest tested version (0.33).",
-        )
-    } else {
-        return None;
-    };
-    let remark = Remark::new(severity, format!("runs vLLM {text}")).because(reason);
-    Some(if version < CURRENT_METRICS_SINCE {
-        remark.remedy("pip install --upgrade vllm")
-    } else {
-        remark
-    })
+    let observation = format!("runs vLLM {text}");
+    let upgrade = "pip install --upgrade vllm";
+    if version < OLDEST_SUPPORTED {
+        let reason = "This gateway was not tested with it, and may not understand its metrics.";
+        return Some(Remark::warning(observation).because(reason).remedy(upgrade));
+    }
+    if version < CURRENT_METRICS_SINCE {
+        let reason = "This version has fewer metrics, and some have names from before 0.12.";
+        return Some(Remark::note(observation).because(reason).remedy(upgrade));
+    }
+    let reason = "It is newer than the newest tested version (0.33).";
+    (version > NEWEST_TESTED).then(|| Remark::note(observation).because(reason))
 }
 
 pub(super) fn key(backend: &BackendFacts, facts: &DoctorFacts) -> Option<Remark> {
@@ -176,52 +155,44 @@ pub(super) fn key(backend: &BackendFacts, facts: &DoctorFacts) -> Option<Remark>
         } else {
             Remark::error(format!("its key cannot be read: {reason}"))
         };
-        let reason = "Without the key, the backend refuses its model list and all requests.";
         return Some(
             remark
-                .because(reason)
+                .because("Without the key, the backend refuses its model list and all requests.")
                 .remedy("set the key where the doctor runs"),
         );
     }
-    let models = backend.models.as_ref().ok()?;
-    match (&backend.key, is_refusal(models.status)) {
-        (TargetKey::Known(_), true) => {
-            let remark = Remark::error(format!("refuses the key: {}", models.status));
-            let reason = "Every request through the gateway would be refused.";
-            Some(
-                remark
-                    .because(reason)
-                    .remedy("give the key that vLLM was started with (--api-key)"),
-            )
-        }
-        (_, true) => {
-            let remark = Remark::error(format!(
-                "requires a key: /v1/models answers {}",
-                models.status
-            ));
-            let reason = "The gateway cannot read its models, and has no key to send.";
-            let remedy = "set VLLM_API_KEY here; in the configuration, `api_key: { env: \
-                          VLLM_API_KEY }` of this backend";
-            Some(remark.because(reason).remedy(remedy))
-        }
-        (key @ (TargetKey::Known(_) | TargetKey::None), false)
-            if !backend.is_key_required() && backend.is_vllm() =>
-        {
-            let suffix = if matches!(key, TargetKey::Known(_)) {
-                ", although one was sent"
-            } else {
-                ""
-            };
-            let remark = Remark::note(format!("serves without a key{suffix}"));
-            let reason = "Any client that reaches its port can use it without the gateway.";
-            Some(
-                remark
-                    .because(reason)
-                    .remedy("vllm serve --api-key KEY, or VLLM_API_KEY=KEY"),
-            )
-        }
-        _ => None,
+    let has_key = matches!(backend.key, TargetKey::Known(_));
+    let status = backend.models.as_ref().ok()?.status;
+    if is_refusal(status) && has_key {
+        return Some(
+            Remark::error(format!("refuses the key: {status}"))
+                .because("Every request through the gateway would be refused.")
+                .remedy("give the key that vLLM was started with (--api-key)"),
+        );
     }
+    if is_refusal(status) {
+        return Some(
+            Remark::error(format!("requires a key: /v1/models answers {status}"))
+                .because("The gateway cannot read its models, and has no key to send.")
+                .remedy(
+                    "set VLLM_API_KEY here; in the configuration, `api_key: { env: VLLM_API_KEY }` \
+                     of this backend",
+                ),
+        );
+    }
+    if backend.is_key_required() || !backend.is_vllm() {
+        return None;
+    }
+    let sent = if has_key {
+        ", although one was sent"
+    } else {
+        ""
+    };
+    Some(
+        Remark::note(format!("serves without a key{sent}"))
+            .because("Any client that reaches its port can use it without the gateway.")
+            .remedy("vllm serve --api-key KEY, or VLLM_API_KEY=KEY"),
+    )
 }
 
 pub(super) fn models(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {

@@ -167,7 +167,7 @@ impl ServerClient {
     }
 
     /// Sends a request. Returns the response head and the unread body.
-    pub(super) async fn send(
+    pub async fn send(
         &self,
         method: Method,
         path: &str,
@@ -195,13 +195,12 @@ impl ServerClient {
         let headers = request.headers_mut();
         headers.insert(HOST, self.url.host_header().clone());
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        // The gateway too requests metrics in this format. Servers ignore the header for other pages.
-        headers.insert(
-            ACCEPT,
-            HeaderValue::from_static("text/plain; version=0.0.4"),
-        );
         if has_body {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        } else {
+            // The gateway too requests metrics in this format. Servers ignore the header for other pages.
+            let format = HeaderValue::from_static("text/plain; version=0.0.4");
+            headers.insert(ACCEPT, format);
         }
         headers.extend(self.key.clone().map(|key| (AUTHORIZATION, key)));
         headers.extend(extra_header);

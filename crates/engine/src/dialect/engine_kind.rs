@@ -4,7 +4,6 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// The kinds of inference engines that the gateway distinguishes.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum EngineKind {
         /// vLLM, with its Python or Rust front end, alone or under Ray Serve.
         Vllm = "vllm",

@@ -18,7 +18,6 @@ mod tables;
 
 mod page_parser;
 
-mod rank_loads;
 #[cfg(test)]
 mod tests;
 
@@ -27,7 +26,6 @@ pub use engine_load::{CACHE_SOURCES, EngineLoad, TokenCounts};
 pub use engine_values::hash_engine_values;
 pub use lora_adapters::{LoraAdapters, MAX_ADAPTERS, adapter_hash};
 pub use metric_sample::{MetricSample, lines};
-pub use rank_loads::RankLoad;
 
 /// The paths at which backends serve metrics pages, in the order in which they are tried.
 /// TensorRT-LLM serves JSON at `/metrics` and its metrics page at the second path.

@@ -7,7 +7,7 @@ use super::metric_sample::{MAX_NUMBER, MetricSample, lines};
 use super::table::{MAX_ROWS, MetricsDialect, RowMatch, RowTarget, line_head};
 use super::tables::{DIALECT_COUNT, DIALECTS};
 
-pub(super) struct PageParser {
+struct PageParser {
     load: EngineLoad,
     /// The engine kind of the first metric whose value was used. Later metrics of other engine kinds are
     /// ignored, because they would set fields that this kind sets. `None`: no value was used yet.
@@ -25,14 +25,19 @@ pub(super) struct PageParser {
 impl EngineLoad {
     /// Parses a metrics page. Lines with unknown metrics are ignored.
     pub fn read(page: &[u8]) -> Self {
+        Self::of_lines(lines(page))
+    }
+
+    /// Parses the lines of a metrics page, or some of them.
+    pub fn of_lines<'a>(lines: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut parser = PageParser::new();
-        lines(page).for_each(|line| parser.parse_line(line));
+        lines.into_iter().for_each(|line| parser.parse_line(line));
         parser.finish()
     }
 }
 
 impl PageParser {
-    pub(super) fn new() -> Self {
+    fn new() -> Self {
         Self {
             load: EngineLoad::default(),
             engine_kind: None,
@@ -42,7 +47,7 @@ impl PageParser {
         }
     }
 
-    pub(super) fn parse_line(&mut self, line: &[u8]) {
+    fn parse_line(&mut self, line: &[u8]) {
         if line.first() == Some(&b'#') {
             return;
         }
@@ -118,7 +123,7 @@ impl PageParser {
         true
     }
 
-    pub(super) fn finish(self) -> EngineLoad {
+    fn finish(self) -> EngineLoad {
         let mut load = self.load;
         load.server = self.engine_kind.or(self.prefix_engine_kind);
         if load.server == Some(EngineKind::Gateway) {

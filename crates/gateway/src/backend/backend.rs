@@ -183,21 +183,16 @@ impl Backend {
             seconds = drain.ends_at.map(|at| (at - drain.began_at).as_secs()),
             "backend drained: it gets no new requests, and completes those in progress"
         );
-        let change = self.health.update_drain(|current| {
-            let Some(Drain {
-                started, began_at, ..
-            }) = current
-            else {
-                return Some(Arc::new(drain));
-            };
-            Some(Arc::new(Drain {
-                started: *started,
-                began_at: *began_at,
-                ..drain
-            }))
+        let previous = self.health.update_drain(|current| {
+            let mut drain = drain;
+            if let Some(current) = current {
+                drain.started = current.started;
+                drain.began_at = current.began_at;
+            }
+            Some(Arc::new(drain))
         });
         self.on_change(clock::now());
-        change.previous.is_none()
+        previous.is_none()
     }
 
     /// Ends the drain of the backend. Returns whether the backend was drained.
@@ -213,21 +208,11 @@ impl Backend {
     }
 
     /// Ends the drain of the backend if `condition` holds for the drain. Returns whether a drain ended.
-    fn end_drain_if(
-        &self,
-        initiator: DrainInitiator,
-        condition: impl FnOnce(&Drain) -> bool,
-    ) -> bool {
-        let change = self.health.update_drain(|current| {
-            current
-                .filter(|drain| !condition(drain))
-                .cloned()
-                .map(Arc::new)
-        });
-        if change.next.is_some() {
-            return false;
-        }
-        let Some(ended) = change.previous else {
+    fn end_drain_if(&self, initiator: DrainInitiator, condition: impl Fn(&Drain) -> bool) -> bool {
+        let previous = self
+            .health
+            .update_drain(|current| current.filter(|drain| !condition(drain)).cloned());
+        let Some(ended) = previous.filter(|drain| condition(drain)) else {
             return false;
         };
         let now = clock::now();
@@ -364,12 +349,8 @@ impl Backend {
     /// Publishes the load hint of the backend, an estimate of its load, to the sampler that selects
     /// candidates in a large pool.
     pub(super) fn publish_load_hint(&self, now: Instant) {
-        let PoolMembership {
-            candidate_sampler,
-            position,
-            ..
-        } = &self.membership;
-        candidate_sampler.show(position.load(Ordering::Relaxed), now, || {
+        let sampler = &self.membership.candidate_sampler;
+        sampler.show(self.position(), now, || {
             let is_excluded =
                 !self.health.is_serving() || self.weight() == 0 || self.health.breaker.is_shut(now);
             let candidate =
@@ -394,12 +375,8 @@ impl Backend {
     /// Records that another gateway sent a prompt to the backend.
     pub(super) fn on_peer_prompt(&self, prompt: &PromptFingerprint) {
         self.load.estimator.on_peer_prompt(prompt);
-        let PoolMembership {
-            candidate_sampler,
-            position,
-            ..
-        } = &self.membership;
-        candidate_sampler.sent(prompt, position.load(Ordering::Relaxed));
+        let sampler = &self.membership.candidate_sampler;
+        sampler.sent(prompt, self.position());
     }
 
     /// The condition of the backend at `now`: its reported load and its state.

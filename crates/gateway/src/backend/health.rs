@@ -42,12 +42,6 @@ pub struct BackendHealth {
     signals: Box<HealthSignals>,
 }
 
-/// The drain of a backend before and after a change. `None`: the backend is not drained.
-pub(super) struct DrainChange {
-    pub(super) previous: Option<Arc<Drain>>,
-    pub(super) next: Option<Arc<Drain>>,
-}
-
 /// Signals between the health checker of a backend and the requests to the backend.
 #[derive(Debug, Default)]
 struct HealthSignals {
@@ -118,17 +112,16 @@ impl BackendHealth {
         lock(&self.signals.drain).clone()
     }
 
-    /// Passes the current drain of the backend to `change`, and stores the result.
+    /// Passes the current drain of the backend to `change`, and stores the result. Returns the previous drain.
     pub(super) fn update_drain(
         &self,
-        change: impl FnOnce(Option<&Drain>) -> Option<Arc<Drain>>,
-    ) -> DrainChange {
+        change: impl FnOnce(Option<&Arc<Drain>>) -> Option<Arc<Drain>>,
+    ) -> Option<Arc<Drain>> {
         let mut drain = lock(&self.signals.drain);
-        let next = change(drain.as_deref());
+        let next = change(drain.as_ref());
         // The lock is still held, so `is_drained` always matches the stored drain.
         self.is_drained.set(next.is_some());
-        let previous = std::mem::replace(&mut *drain, next.clone());
-        DrainChange { previous, next }
+        std::mem::replace(&mut *drain, next)
     }
 
     /// Whether the backend is drained.
@@ -196,11 +189,13 @@ impl BackendHealth {
     /// this was not known before.
     pub(super) fn add_unserved(&self, path: &'static str, now: Instant) -> bool {
         let mut paths = lock(&self.signals.unserved);
-        let was_known = paths.iter().any(|(missing, _)| *missing == path);
-        paths.retain(|(missing, _)| *missing != path);
+        if let Some((_, since)) = paths.iter_mut().find(|(missing, _)| *missing == path) {
+            *since = now;
+            return false;
+        }
         paths.push((path, now));
         self.has_unserved.set(true);
-        !was_known
+        true
     }
 
     /// Whether a request in the last 10 minutes showed that the backend does not serve this path.

@@ -2,10 +2,10 @@
 //! observations of the response to the backend. Dropping the lease releases the load.
 
 use super::backend::Backend;
-use super::facets::{LeaseFacets, PromptKnowledge, Target};
+use super::facets::{FollowedPrompt, LeasedTarget, PromptKnowledge, Target};
 use bytes::Bytes;
 use http::HeaderMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_protocol::clock;
@@ -30,7 +30,10 @@ struct LeaseState {
     backend: Arc<Backend>,
     /// The load that the attempt adds to the backend.
     reservation: Mutex<Reservation>,
-    facets: LeaseFacets,
+    /// The load that the attempt adds to a part of the backend. `None`: the target is the whole backend.
+    target: Option<LeasedTarget>,
+    /// The request that an option follows in the prefix cache. Empty: no option follows the request.
+    followed: OnceLock<Box<dyn FollowedPrompt>>,
 }
 
 /// Seconds beyond the prediction that an engine may need for its first request, for example to compile.
@@ -56,7 +59,8 @@ impl Lease {
         backend.on_load_change(Some(prompt));
         let state = Arc::new(LeaseState {
             reservation: Mutex::new(reservation),
-            facets: LeaseFacets::new(&backend.facets, candidate, prompt, is_stream, now),
+            target: LeasedTarget::new(&backend.facets.targets, candidate, prompt, is_stream, now),
+            followed: OnceLock::new(),
             backend,
         });
         Self {
@@ -72,15 +76,29 @@ impl Lease {
 
     /// Adds the headers that options need to the headers of the request with this prompt.
     pub fn set_headers(&self, prompt: &Arc<PromptFingerprint>, headers: &mut HeaderMap) {
-        self.state
-            .facets
-            .set_headers(&self.backend().facets, prompt, headers);
+        let state = &self.state;
+        if let Some(cache) = state.backend.facets.prompt_cache.get()
+            && state.followed.get().is_none()
+            && let Some(followed) = cache.clone().follow(prompt)
+        {
+            // If a concurrent call has already set the value, this value is dropped without effect.
+            let _ = state.followed.set(followed);
+        }
+        if let Some(followed) = state.followed.get() {
+            followed.set_headers(headers);
+        }
+        if let Some(target) = &state.target {
+            target.set_header(headers);
+        }
     }
 
     /// The failure kind of a response that refuses a request because of an option. `says` returns whether the
     /// response contains a text. `None`: the response concerns no option.
     pub(crate) fn refusal(&self, says: impl Fn(&[u8]) -> bool) -> Option<FailureKind> {
-        self.state.facets.refusal(says)
+        let target = self.state.target.as_ref()?;
+        target
+            .is_refused(says)
+            .then_some(FailureKind::TargetRefused)
     }
 
     /// Removes the prefill of the request from the load of this backend, because another backend computes it.
@@ -125,7 +143,9 @@ impl LeaseState {
     /// Applies an observation of the response to the load of the backend, and of the target inside the backend.
     fn observe(&self, observe: impl Fn(&LoadEstimator, &mut Reservation)) {
         observe(&self.backend.load.estimator, &mut lock(&self.reservation));
-        self.facets.observe(observe);
+        if let Some(target) = &self.target {
+            target.observe(observe);
+        }
     }
 }
 
@@ -168,23 +188,15 @@ impl BackendMonitor for LeaseState {
     fn on_stall(&self, is_silent: bool) {
         let now = clock::now();
         self.backend.load.on_stall(is_silent, now);
-        self.facets
-            .observe(|estimator, _| estimator.on_stall_change(is_silent, now));
+        if let Some(target) = &self.target {
+            target.observe(|estimator, _| estimator.on_stall_change(is_silent, now));
+        }
     }
 
     fn on_first_output(&self, now: Instant) {
         self.backend.load.last_output_at.set(Some(now));
-        let was_pending = {
-            let mut reservation = lock(&self.reservation);
-            let was_pending = reservation.is_pending();
-            self.backend
-                .load
-                .estimator
-                .first_output(&mut reservation, now);
-            was_pending
-        };
-        self.facets
-            .observe(|estimator, reservation| estimator.first_output(reservation, now));
+        let was_pending = lock(&self.reservation).is_pending();
+        self.observe(|estimator, reservation| estimator.first_output(reservation, now));
         if was_pending {
             self.backend.on_load_change(None);
         }
@@ -210,7 +222,9 @@ impl BackendMonitor for LeaseState {
         } else {
             Usage::default()
         };
-        self.facets.set_usage(usage);
+        if let Some(followed) = self.followed.get() {
+            followed.set_usage(usage);
+        }
         self.observe(|estimator, reservation| estimator.answered(reservation, &usage));
     }
 }

@@ -61,7 +61,7 @@ struct StateSummary {
 
 named_enum! {
     /// The result of the health checks of a backend.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    #[derive(Default)]
     pub enum Health {
         /// No health check has completed yet. The backend gets no requests.
         #[default]
@@ -93,7 +93,6 @@ pub(super) enum DownCause {
 
 named_enum! {
     /// The front end of a vLLM server. The two front ends serve different paths.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum FrontEnd {
         /// The API server in Python.
         Python = "python",
@@ -201,6 +200,11 @@ impl BackendState {
         self.sample
             .map(|sample| EngineMetricSet::from_load(&sample.load))
             .unwrap_or_default()
+    }
+
+    /// The load of the last successful scrape. Empty: no scrape has succeeded.
+    pub fn engine_load(&self) -> EngineLoad {
+        self.sample.map(|sample| sample.load).unwrap_or_default()
     }
 
     /// The reported load of the backend, with its age at `now`.

@@ -57,15 +57,10 @@ const TOKENS_PER_EVENT_RANGE: std::ops::RangeInclusive<f64> = 0.25..=1024.0;
 impl StreamProfile {
     /// Updates the learned properties with a response of `api` that has ended.
     pub(super) fn on_response_ended(&self, api: Option<Api>, observed: &ObservedResponse) {
+        let is_unremovable = observed.usage_event == Some(UsageEventOutcome::NotRemoved);
         let usage = match observed.usage_layout {
-            _ if observed.usage_event == Some(UsageEventOutcome::NotRemoved) => {
-                let has_counts = observed.has_continuous_usage;
-                Some(if has_counts {
-                    COUNTS_UNREMOVABLE
-                } else {
-                    EVENT_UNREMOVABLE
-                })
-            }
+            _ if is_unremovable && observed.has_continuous_usage => Some(COUNTS_UNREMOVABLE),
+            _ if is_unremovable => Some(EVENT_UNREMOVABLE),
             Some(UsageLayout::AtEnd) => Some(USAGE_ON_REQUEST),
             Some(UsageLayout::Nulls | UsageLayout::EveryEvent) => Some(USAGE_ALWAYS),
             // In a response to a request for continuous usage, usage in the events does not show whether the
@@ -79,10 +74,7 @@ impl StreamProfile {
             mode.store(usage, Ordering::Relaxed);
         }
         if let Some(member) = &observed.fingerprint {
-            let mut fingerprint = lock(&self.fingerprint);
-            if fingerprint.as_ref() != Some(member) {
-                *fingerprint = Some(member.clone());
-            }
+            *lock(&self.fingerprint) = Some(member.clone());
         }
         if let Some((tokens, events)) = observed.exact_tokens_and_output_events() {
             let is_first = self.mean_events.get() <= 0.0;

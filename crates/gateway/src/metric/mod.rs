@@ -3,7 +3,10 @@
 
 mod label;
 
-pub use label::{KnownLabelValues, MetricLabel};
+pub use label::{
+    BACKEND, KnownLabelValues, MODEL, MetricLabel, OUTCOME, TIER, TOKEN_TYPE, TOKEN_TYPES,
+    computed, counted, fixed, variable,
+};
 
 use crate::status::{BackendStatusSnapshot, StatusSnapshot};
 use std::time::Duration;
@@ -11,6 +14,23 @@ use tokenweir_protocol::histogram::HistogramSnapshot;
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::record::RequestRecord;
 use tokenweir_request::slo::Objective;
+
+/// What the rows of the catalogue and of options are written with.
+pub mod prelude {
+    pub use super::MetricSource::{
+        Backend, BackendOrLeaving, BackendValues, Counts, FirstOutput, Record, RecordEvent,
+        RecordHistogram, RecordValue, RecordWithObjectives, Recorded, Status, Value,
+    };
+    pub use super::{
+        BACKEND, BackendEmitter, MODEL, MetricDescriptor, MetricEmitter, MetricLabel, MetricSource,
+        OUTCOME, TIER, TOKEN_TYPE, TOKEN_TYPES, computed, counted, counts, fixed, histogram,
+        of_backend, of_backend_or_leaving, or_nan, row, value, variable, with_first_labels,
+    };
+    pub(crate) use super::{
+        OBJECTIVE_RATIO_METRIC, SCHEDULING_DELAY_METRIC, SCRAPE_DURATION_METRIC,
+        SCRAPE_ERRORS_METRIC, seconds,
+    };
+}
 
 /// One metric of the catalogue.
 pub struct MetricDescriptor {
@@ -70,7 +90,7 @@ pub enum MetricSource {
     Value(fn(&StatusSnapshot) -> Option<f64>),
     /// Values are read from the state of the gateway when the metrics page is read.
     Status(fn(&StatusSnapshot, MetricEmitter<'_>)),
-    /// The metric has one label, a [`MetricLabel::counted`]. The count of each label value is read
+    /// The metric has one label, a label of [`counted`]. The count of each label value is read
     /// from the state of the gateway when the metrics page is read.
     Counts,
 }
@@ -126,93 +146,83 @@ impl MetricSource {
     }
 }
 
+/// Creates the row of a counter if the name ends with `_total`, and of a gauge for any other name.
+pub const fn row(
+    name: &'static str,
+    help: &'static str,
+    labels: &'static [MetricLabel],
+    read: MetricSource,
+) -> MetricDescriptor {
+    let is_counter = matches!(name.as_bytes(), [.., b'_', b't', b'o', b't', b'a', b'l']);
+    let kind = if is_counter {
+        MetricKind::Counter
+    } else {
+        MetricKind::Gauge
+    };
+    MetricDescriptor {
+        name,
+        help,
+        kind,
+        labels,
+        read,
+    }
+}
+
+/// Creates the row of a histogram. `bounds` are the default bounds of its buckets.
+pub const fn histogram(
+    name: &'static str,
+    help: &'static str,
+    bounds: &'static [f64],
+    labels: &'static [MetricLabel],
+    read: MetricSource,
+) -> MetricDescriptor {
+    MetricDescriptor {
+        name,
+        help,
+        kind: MetricKind::Histogram(bounds),
+        labels,
+        read,
+    }
+}
+
+/// Creates the row of a metric without labels. `read` gets the value from the state of the gateway.
+pub const fn value(
+    name: &'static str,
+    help: &'static str,
+    read: fn(&StatusSnapshot) -> Option<f64>,
+) -> MetricDescriptor {
+    row(name, help, &[], MetricSource::Value(read))
+}
+
+/// Creates the row of a counter whose only label, `labels`, is a [`counted`].
+pub const fn counts(
+    name: &'static str,
+    help: &'static str,
+    labels: &'static [MetricLabel; 1],
+) -> MetricDescriptor {
+    row(name, help, labels, MetricSource::Counts)
+}
+
+/// Creates the row of a metric with one value for each registered backend.
+pub const fn of_backend(
+    name: &'static str,
+    help: &'static str,
+    read: fn(&BackendStatusSnapshot) -> Option<f64>,
+) -> MetricDescriptor {
+    row(name, help, &[BACKEND], MetricSource::Backend(read))
+}
+
+/// Creates the row of a metric with one value for each registered backend, and for each removed
+/// backend that still serves requests.
+pub const fn of_backend_or_leaving(
+    name: &'static str,
+    help: &'static str,
+    read: fn(&BackendStatusSnapshot) -> Option<f64>,
+) -> MetricDescriptor {
+    row(name, help, &[BACKEND], MetricSource::BackendOrLeaving(read))
+}
+
 impl MetricDescriptor {
-    /// Creates the row of a counter if the name ends with `_total`, and of a gauge for any other name.
-    pub const fn new(
-        name: &'static str,
-        help: &'static str,
-        labels: &'static [MetricLabel],
-        read: MetricSource,
-    ) -> Self {
-        let is_counter = matches!(name.as_bytes(), [.., b'_', b't', b'o', b't', b'a', b'l']);
-        let kind = if is_counter {
-            MetricKind::Counter
-        } else {
-            MetricKind::Gauge
-        };
-        Self {
-            name,
-            help,
-            kind,
-            labels,
-            read,
-        }
-    }
-
-    /// Creates the row of a histogram. `bounds` are the default bounds of its buckets.
-    pub const fn histogram(
-        name: &'static str,
-        help: &'static str,
-        bounds: &'static [f64],
-        labels: &'static [MetricLabel],
-        read: MetricSource,
-    ) -> Self {
-        Self {
-            name,
-            help,
-            kind: MetricKind::Histogram(bounds),
-            labels,
-            read,
-        }
-    }
-
-    /// Creates the row of a metric without labels. `read` gets the value from the state of the gateway.
-    pub const fn value(
-        name: &'static str,
-        help: &'static str,
-        read: fn(&StatusSnapshot) -> Option<f64>,
-    ) -> Self {
-        Self::new(name, help, &[], MetricSource::Value(read))
-    }
-
-    /// Creates the row of a counter whose only label, `labels`, is a [`MetricLabel::counted`].
-    pub const fn counts(
-        name: &'static str,
-        help: &'static str,
-        labels: &'static [MetricLabel; 1],
-    ) -> Self {
-        Self::new(name, help, labels, MetricSource::Counts)
-    }
-
-    /// Creates the row of a metric with one value for each registered backend.
-    pub const fn of_backend(
-        name: &'static str,
-        help: &'static str,
-        read: fn(&BackendStatusSnapshot) -> Option<f64>,
-    ) -> Self {
-        Self::new(
-            name,
-            help,
-            &[MetricLabel::BACKEND],
-            MetricSource::Backend(read),
-        )
-    }
-
-    /// Creates the row of a metric with one value for each registered backend, and for each removed
-    /// backend that still serves requests.
-    pub const fn of_backend_or_leaving(
-        name: &'static str,
-        help: &'static str,
-        read: fn(&BackendStatusSnapshot) -> Option<f64>,
-    ) -> Self {
-        Self::new(
-            name,
-            help,
-            &[MetricLabel::BACKEND],
-            MetricSource::BackendOrLeaving(read),
-        )
-    }
-
     /// Calls `emit` with the label values of a request. Does not call `emit` if one of the values
     /// is missing.
     pub(crate) fn read_labels(&self, record: &RequestRecord, emit: impl FnOnce(&[&str])) {
@@ -240,21 +250,16 @@ impl MetricDescriptor {
     /// Emits the values of a metric that is read when the metrics page is read. Returns `false` for a metric
     /// whose values are recorded earlier, for example at the end of each request.
     pub(crate) fn read_current(&self, status: &StatusSnapshot, emit: MetricEmitter<'_>) -> bool {
-        let backends = || status.registered_backends();
-        let mut emit_backend = |backend: &BackendStatusSnapshot, value: Option<f64>| {
-            if let Some(value) = value {
-                emit(&[&backend.backend], value);
-            }
-        };
         match self.read {
-            MetricSource::Backend(read) => {
-                backends().for_each(|backend| emit_backend(backend, read(backend)));
-            }
-            MetricSource::BackendOrLeaving(read) => {
-                status
-                    .backends
-                    .iter()
-                    .for_each(|backend| emit_backend(backend, read(backend)));
+            MetricSource::Backend(read) | MetricSource::BackendOrLeaving(read) => {
+                let has_leaving = matches!(self.read, MetricSource::BackendOrLeaving(_));
+                for backend in &status.backends {
+                    if (has_leaving || backend.is_registered())
+                        && let Some(value) = read(backend)
+                    {
+                        emit(&[&backend.backend], value);
+                    }
+                }
             }
             MetricSource::Value(read) => {
                 if let Some(value) = read(status) {
@@ -268,7 +273,7 @@ impl MetricDescriptor {
                 }
             }
             MetricSource::BackendValues(read) => {
-                for backend in backends() {
+                for backend in status.registered_backends() {
                     read(backend, &mut with_first_labels(&[&backend.backend], emit));
                 }
             }
@@ -284,10 +289,7 @@ impl MetricDescriptor {
     /// such series, because there would be too many: histograms with labels, and metrics with the label
     /// `backend` and a further label.
     pub fn seeds(&self, known: &KnownLabelValues) -> Vec<Vec<String>> {
-        let has_backend = self
-            .labels
-            .iter()
-            .any(|label| label.name == MetricLabel::BACKEND.name);
+        let has_backend = self.labels.iter().any(|label| label.name == BACKEND.name);
         let is_histogram = matches!(self.kind, MetricKind::Histogram(_)) && !self.labels.is_empty();
         if is_histogram || has_backend && self.labels.len() > 1 {
             return Vec::new();

@@ -3,8 +3,8 @@
 
 use super::access::{PermitResult, Principal};
 use super::configured_routes::ConfiguredRoute;
-use super::context::{ProxyContext, ProxyState};
 use super::overload_guard::ClientInfo;
+use super::{ProxyContext, ProxyState};
 use crate::local_routes;
 use bytes::Bytes;
 use http::header::{ALLOW, ORIGIN, USER_AGENT};
@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers::{self, RequestId};
-use tokenweir_protocol::openai::Api;
-use tokenweir_protocol::openai::route::{ApiRoute, HEALTH_METHODS, RouteError};
+use tokenweir_protocol::openai::route::HEALTH_METHODS;
+use tokenweir_protocol::openai::{Api, ApiRoute, RouteError};
 use tokenweir_protocol::trace_context::Propagation;
 use tokenweir_request::error::{GatewayError, RateLimitKind};
 use tokenweir_request::observe::Exchange;

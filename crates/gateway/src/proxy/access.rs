@@ -13,10 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::limits::Party;
-use tokenweir_protocol::openai::Api;
-use tokenweir_protocol::openai::engine_control::Permissions;
-use tokenweir_protocol::openai::request_fields::RequestFields;
-use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
+use tokenweir_protocol::openai::{Api, ApiRoute, Permissions, RequestFields, RouteError};
 use tokenweir_request::access::{
     ApiKey, ApiKeys, CapEdits, CappedRequest, ConcurrencyPermit, Cors, KeyFile, ModelAllowlist,
     QuotaRegistry, RateLimitStatus, RefusedToken, SaltKey, TokenCharge, TokenRefusal, TokenSource,
@@ -241,7 +238,7 @@ impl Sink for AccessControl {
                 continue;
             };
             if let Some(keys) = &*self.keys.load() {
-                let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+                let ended = record.timings.end();
                 keys.charge(identity, TokenCharge::from_record(record), ended);
             }
         }

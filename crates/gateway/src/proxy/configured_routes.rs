@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokenweir_protocol::mutex::lock;
-use tokenweir_protocol::openai::route::RouteError;
+use tokenweir_protocol::openai::RouteError;
 
 /// A configured path. The gateway forwards a request for this path to a backend of the requested
 /// model, and reads model, stream and usage as in other JSON APIs.
@@ -27,9 +27,9 @@ pub struct ConfiguredRoute {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UnreadBody {
     /// The model of all requests for this route.
-    pub(crate) model: String,
+    pub model: String,
     /// Maximum length of a body, in bytes. `None`: the limit of other request bodies.
-    pub(crate) max_bytes: Option<usize>,
+    pub max_bytes: Option<usize>,
 }
 
 /// All routes that the configuration adds.

@@ -1,10 +1,10 @@
 //! Handles one accepted request: forwards it to a backend, and completes the head of the response.
 
+use super::ProxyContext;
 use super::accept::RecordedRequest;
 use super::attempt::ForwardResult;
-use super::context::ProxyContext;
 use super::forward::{InboundRequest, forward};
-use super::request::body::IncomingBody;
+use super::request::IncomingBody;
 use super::response::{EarlyResponse, ProxyResponse, ProxyResponseBody, ResponseHeaders};
 use http::Request;
 use http_body::Body;

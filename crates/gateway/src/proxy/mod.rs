@@ -53,16 +53,13 @@ pub use configured_routes::{ConfiguredRoute, ConfiguredRoutes};
 pub use context::{ProxyContext, ProxySettings, ProxyState, RecordingSettings};
 pub use handle::handle_request;
 pub use overload_guard::{ClientInfo, OverloadGuard, OverloadLimits};
-pub use request::body::{IncomingBody, peek_request, receive_body};
-pub use request::body_memory::{BodyMemory, BodyMemoryPermit, HeldBody, ReceivedBody};
-pub use request::deadline::{AttemptDeadlines, ResponseDeadline};
-pub use request::features::{TextSample, TextSampling, conversation_hash};
-pub use request::identity::{IdentityMode, IdentityReader};
-pub use request::read_request::ReadRequest;
-pub use request::settings::RequestSettings;
-pub use request::upstream_body::UpstreamBody;
+pub use request::{
+    AttemptDeadlines, BodyMemory, BodyMemoryPermit, HeldBody, IdentityMode, IdentityReader,
+    IncomingBody, ReadRequest, ReceivedBody, RequestSettings, ResponseDeadline, TextSample,
+    TextSampling, UpstreamBody, conversation_hash, peek_request, receive_body,
+};
 pub use response::{
     BodySource, EarlyResponse, Handling, ProxyResponse, ProxyResponseBody, Responding,
-    ResponseGuard, ResponseHeaders, RunBody, RunHead,
+    ResponseGuard, ResponseHeaders, RunBody,
 };
 pub use stored_responses::StoredResponses;

@@ -1,12 +1,10 @@
-//! The contract between the proxy and an option that handles requests. `app/extras.rs` of the program lists the
-//! options.
+//! The contract between the proxy and an option that handles requests. `options.rs` of the program lists the options.
 
+use super::ProxyContext;
 use super::accept::RecordedRequest;
 use super::attempt::{AttemptStep, OutboundAttempt};
-use super::context::ProxyContext;
 use super::extensions::Extension;
-use super::request::body_memory::HeldBody;
-use super::request::read_request::ReadRequest;
+use super::request::{HeldBody, ReadRequest};
 use super::response::{EarlyResponse, ProxyResponse};
 use crate::backend::routes::ModelRoute;
 use bytes::Bytes;
@@ -16,7 +14,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
-use tokenweir_protocol::openai::engine_control::FieldEdit;
+use tokenweir_protocol::openai::FieldEdit;
 use tokenweir_request::observe::{Exchange, ResponseAbortHandle};
 use tokenweir_request::record::RequestRecord;
 

@@ -2,9 +2,8 @@
 //! precedes the reading of the body.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir_net::file_descriptors::{FileDescriptorPool, max_probe_descriptors};
-use tokenweir_protocol::atomic::AtomicFlag;
+use tokenweir_protocol::atomic::{AtomicCount, AtomicFlag};
 use tokenweir_request::error::GatewayError;
 
 /// The client of a request.
@@ -14,7 +13,7 @@ pub struct ClientInfo {
     pub ip: IpAddr,
     /// Number of open requests of this address (IPv6: of its /64 network) on all its connections, including the
     /// new request.
-    pub open_requests: u32,
+    pub open_requests: usize,
 }
 
 /// The limits above which the gateway rejects new requests.
@@ -37,9 +36,9 @@ pub struct OverloadGuard {
     /// The pool of file descriptors for client connections and backend connections.
     pub descriptors: FileDescriptorPool,
     /// Number of open client connections. The connection limiter updates this number.
-    pub(crate) client_connections: AtomicUsize,
+    pub(crate) client_connections: AtomicCount,
     /// Number of backends with health checks.
-    health_checkers: AtomicUsize,
+    health_checkers: AtomicCount,
     /// Whether the memory of the process exceeds its limit.
     pub(crate) is_memory_full: AtomicFlag,
 }
@@ -62,7 +61,7 @@ impl OverloadGuard {
     /// Sets the number of backends with health checks. The guard reserves one file descriptor for each of them,
     /// up to a quarter of all descriptors.
     pub fn set_health_checkers(&self, count: usize) {
-        self.health_checkers.store(count, Ordering::Relaxed);
+        self.health_checkers.set(count);
     }
 
     /// Maximum number of open requests of the gateway. `usize::MAX`: no limit.
@@ -72,7 +71,7 @@ impl OverloadGuard {
             max_descriptors,
             ..
         } = self.limits;
-        let checkers = self.health_checkers.load(Ordering::Relaxed);
+        let checkers = self.health_checkers.get();
         let descriptors = max_descriptors.map_or(usize::MAX, |max| {
             max.saturating_sub(max_probe_descriptors(checkers, max))
         });
@@ -82,23 +81,18 @@ impl OverloadGuard {
     /// Whether the new request of a client exceeds the limit of open requests per client. `absent` returns the
     /// number of the client's requests that continue without a connection.
     pub(super) fn is_client_busy(&self, client: &ClientInfo, absent: impl Fn() -> usize) -> bool {
-        let is_over =
-            |max: u32| (client.open_requests as usize).saturating_add(absent()) > max as usize;
+        let is_over = |max: u32| client.open_requests.saturating_add(absent()) > max as usize;
         self.limits.max_requests_per_client.is_some_and(is_over)
     }
 
     /// Checks the limits for a new request. Fails if a limit is exceeded. `open`: the number of open requests
     /// of all clients, including the new request.
     pub(super) fn check(&self, open: usize, client: &ClientInfo) -> Result<(), GatewayError> {
-        if self
-            .limits
-            .max_requests_per_client
-            .is_some_and(|max| client.open_requests > max)
-        {
+        if self.is_client_busy(client, || 0) {
             return Err(GatewayError::ClientBusy);
         }
-        let connections = self.client_connections.load(Ordering::Relaxed);
-        let checkers = self.health_checkers.load(Ordering::Relaxed);
+        let connections = self.client_connections.get();
+        let checkers = self.health_checkers.get();
         let used_by_connections = |max: usize| connections + max_probe_descriptors(checkers, max);
         let is_full = self.limits.max_requests.is_some_and(|max| open > max)
             || self
@@ -119,7 +113,7 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
-    fn client(open_requests: u32) -> ClientInfo {
+    fn client(open_requests: usize) -> ClientInfo {
         ClientInfo {
             ip: Ipv4Addr::LOCALHOST.into(),
             open_requests,
@@ -145,10 +139,10 @@ mod tests {
             max_descriptors: Some(10),
             ..OverloadLimits::default()
         });
-        guard.client_connections.store(4, Ordering::Relaxed);
+        guard.client_connections.set(4);
         assert_eq!(guard.check(6, &client(1)), Ok(()));
         assert_eq!(guard.check(7, &client(1)), Err(GatewayError::Overloaded));
-        guard.client_connections.store(3, Ordering::Relaxed);
+        guard.client_connections.set(3);
         assert_eq!(guard.check(7, &client(1)), Ok(()));
         guard.set_health_checkers(2);
         assert_eq!(guard.check(6, &client(1)), Err(GatewayError::Overloaded));

@@ -3,11 +3,11 @@
 
 use futures_util::task::AtomicWaker;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use tokenweir_protocol::atomic::AtomicInstant;
+use tokenweir_protocol::atomic::{AtomicCount, AtomicFlag, AtomicInstant};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokio::sync::Notify;
@@ -22,7 +22,7 @@ pub(crate) struct ConnectionActivity {
     /// Waker of the task that reads an HTTP/2 connection. The end of the last open request wakes the task,
     /// which then starts the idle timeout.
     idle_waker: AtomicWaker,
-    is_closing: AtomicBool,
+    is_closing: AtomicFlag,
     close: Notify,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct ConnectionActivities {
     /// The open connections, by the memory address of their `ConnectionActivity`.
     connections: Mutex<HashMap<usize, Arc<ConnectionActivity>>>,
     /// Number of connections that were told to close but are still open.
-    closing: AtomicUsize,
+    closing: AtomicCount,
 }
 
 /// A connection without an open request, from the least to the most worth keeping.
@@ -58,7 +58,7 @@ impl ConnectionActivity {
             open_requests: AtomicU32::new(0),
             last_end_at: AtomicInstant::default(),
             idle_waker: AtomicWaker::new(),
-            is_closing: AtomicBool::new(false),
+            is_closing: AtomicFlag::default(),
             close: Notify::new(),
         }
     }
@@ -100,8 +100,7 @@ impl ConnectionActivity {
     /// How much the connection is worth keeping at `now`. `None`: it has an open request, is too young, or was
     /// already told to close.
     fn closable(&self, now: Instant) -> Option<Closable> {
-        if self.open_requests.load(Ordering::Acquire) > 0 || self.is_closing.load(Ordering::Relaxed)
-        {
+        if self.open_requests.load(Ordering::Acquire) > 0 || self.is_closing.get() {
             return None;
         }
         match self.last_end_at.get() {
@@ -121,14 +120,14 @@ impl ConnectionActivities {
 
     pub(super) fn remove(&self, activity: &Arc<ConnectionActivity>) {
         lock(&self.connections).remove(&key(activity));
-        if activity.is_closing.load(Ordering::Relaxed) {
-            self.closing.fetch_sub(1, Ordering::Relaxed);
+        if activity.is_closing.get() {
+            self.closing.sub(1);
         }
     }
 
     /// Number of connections that were told to close but are still open.
     pub(super) fn closing(&self) -> usize {
-        self.closing.load(Ordering::Relaxed)
+        self.closing.get()
     }
 
     /// Tells one connection to close: the oldest without a complete request head or, if there is none, the one
@@ -146,8 +145,8 @@ impl ConnectionActivities {
         let Some((_, connection)) = closable.min_by_key(|(worth, _)| *worth) else {
             return false;
         };
-        connection.is_closing.store(true, Ordering::Relaxed);
-        self.closing.fetch_add(1, Ordering::Relaxed);
+        connection.is_closing.set(true);
+        self.closing.add(1);
         connection.close.notify_one();
         true
     }

@@ -10,11 +10,11 @@ use bytes::{Buf, Bytes, BytesMut};
 use http::Version;
 use std::future::Future;
 use std::io;
-use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
+use tokenweir_net::connection::poll_read;
 use tokenweir_protocol::clock;
 use tokenweir_request::observe::ResponseAbortHandle;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -25,7 +25,7 @@ use tokio::time::Sleep;
 pub(super) struct ClientStream<S> {
     stream: S,
     /// The read-ahead buffer: bytes that were read from the stream but not consumed.
-    pub(super) read_ahead: Bytes,
+    pub read_ahead: Bytes,
     write_timeout: Duration,
     /// Aborts the open responses of the connection when the write timeout expires, so that their
     /// records show the write timeout.
@@ -56,8 +56,6 @@ pub(super) struct KeyedTimer<K> {
 
 /// The connection preface of an HTTP/2 client (RFC 9113, section 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Maximum number of bytes that one read into the read-ahead buffer returns.
-pub(super) const READ_BUFFER_BYTES: usize = 16 << 10;
 
 /// The kind of write operation that waits for the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,28 +217,22 @@ impl<S: AsyncRead + Unpin> ClientStream<S> {
     /// Reads once from the stream and appends the bytes to `read_ahead`. Returns the number of bytes, or 0 at
     /// the end of the input.
     pub(super) fn poll_read_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        // A buffer on the stack, so that a connection that waits for input holds no buffer.
-        let mut storage = [const { MaybeUninit::uninit() }; READ_BUFFER_BYTES];
-        let mut buffer = ReadBuf::uninit(&mut storage);
-        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
-        let bytes = buffer.filled();
-        if self.read_ahead.is_empty() {
-            self.read_ahead = Bytes::copy_from_slice(bytes);
-        } else {
-            let mut read_ahead = BytesMut::from(std::mem::take(&mut self.read_ahead));
-            read_ahead.extend_from_slice(bytes);
-            self.read_ahead = read_ahead.freeze();
-        }
-        Poll::Ready(Ok(bytes.len()))
+        let read_ahead = &mut self.read_ahead;
+        poll_read(&mut self.stream, cx, |bytes| {
+            if read_ahead.is_empty() {
+                *read_ahead = Bytes::copy_from_slice(bytes);
+            } else {
+                let mut longer = BytesMut::from(std::mem::take(read_ahead));
+                longer.extend_from_slice(bytes);
+                *read_ahead = longer.freeze();
+            }
+        })
     }
 
     /// Reads once from the stream and discards the bytes. Returns the number of bytes, or 0 at the end of the
     /// input.
     pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let mut storage = [const { MaybeUninit::uninit() }; READ_BUFFER_BYTES];
-        let mut buffer = ReadBuf::uninit(&mut storage);
-        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
-        Poll::Ready(Ok(buffer.filled().len()))
+        poll_read(&mut self.stream, cx, |_| {})
     }
 }
 

@@ -239,24 +239,7 @@ impl BackendStatusSnapshot {
     }
 }
 
-impl ConnectionStatusSnapshot {
-    /// Returns the number of refused connections by reason. A failed TLS handshake has the reason
-    /// `tls`.
-    pub const fn refusals(&self) -> [(&'static str, u64); 3] {
-        [
-            ("full", self.full),
-            ("client_full", self.client_full),
-            ("tls", self.failed_handshakes),
-        ]
-    }
-}
-
 impl ConfigReloadStatus {
-    /// Returns the number of reloads for each result, with the name of the result first.
-    pub const fn by_result(&self) -> [(&'static str, u64); 2] {
-        [("ok", self.ok), ("failed", self.failed)]
-    }
-
     /// Returns the status after the load of the configuration at the start of the gateway. `now` is
     /// the time of that load.
     pub fn initial(now: SystemTime) -> Self {

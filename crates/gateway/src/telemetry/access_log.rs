@@ -6,15 +6,15 @@
 //! written. Any line is dropped if the reader of the log is too slow, or if the write fails.
 
 mod fields;
-pub(super) mod json_object;
+mod json_object;
 mod phase_times;
 mod request_log_fields;
 mod start_line;
 
 use crate::status::StatusBlock;
 pub use fields::millis;
-use fields::{seconds_to_millis, write_field};
-use json_object::{JsonObject, LogLine, known, member};
+use fields::{fields, seconds_to_millis, write_field};
+use json_object::{JsonObject, LogLine, members};
 use phase_times::AccessLogPhaseTimes;
 use serde::Serialize;
 use start_line::StartLine;
@@ -65,17 +65,6 @@ pub struct AccessLogCounts {
 }
 
 impl StatusBlock for AccessLogCounts {}
-
-impl AccessLogCounts {
-    /// Returns the number of lines for each result: first the name of the result, then the number.
-    pub const fn by_result(&self) -> [(&'static str, u64); 3] {
-        [
-            ("written", self.written),
-            ("rate_limited", self.rate_limited),
-            ("dropped", self.dropped),
-        ]
-    }
-}
 
 /// The access log line at the end of a request.
 struct AccessLogLine<'a> {
@@ -173,7 +162,7 @@ impl AccessLog {
         } else {
             &self.rate_limit
         };
-        let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+        let ended = record.timings.end();
         limit
             .as_ref()
             .is_some_and(|limit| !limit.try_acquire(ended))
@@ -249,7 +238,7 @@ impl LogLine for AccessLogLine<'_> {
         request_log_fields::write_json(json, self.record);
         write_result(json, self.record);
         write_routing(json, self.record);
-        known!(json, "omitted_lines", self.omitted_lines);
+        members!(json, { "omitted_lines" ? self.omitted_lines });
         write_response(json, self.record);
         write_latencies(json, self.record);
         write_durations(json, self.record);
@@ -257,105 +246,91 @@ impl LogLine for AccessLogLine<'_> {
 }
 
 fn write_result(json: &mut JsonObject<'_>, record: &RequestRecord) {
-    known!(json, "sample_reason", record.sample_reason);
-    member!(json, "status", record.status);
-    member!(json, "outcome", record.outcome);
-    member!(json, "termination", record.ending());
-    member!(json, "closed_by", record.end.initiator());
-    known!(json, "phase", incomplete_phase(record));
-    known!(json, "error", record.error_type());
-    known!(json, "slow_cause", record.slow);
+    let uninspected_reason = record.observed.uninspected_reason;
+    members!(json, {
+        "sample_reason" ? record.sample_reason,
+        "status": record.status,
+        "outcome": record.outcome,
+        "termination": record.ending(),
+        "closed_by": record.end.initiator(),
+        "phase" ? incomplete_phase(record),
+        "error" ? record.error_type(),
+        "slow_cause" ? record.slow,
+    });
     write_option_fields(json, record, LogPlace::SlowCause);
     // Without inspection of the response, the counts of tokens and events are unreliable.
-    known!(
-        json,
-        "uninspected_reason",
-        record.observed.uninspected_reason
-    );
+    members!(json, { "uninspected_reason" ? uninspected_reason });
 }
 
 fn write_routing(json: &mut JsonObject<'_>, record: &RequestRecord) {
+    let decision = record.decision.as_ref();
     let predicted = record.selected_candidate();
-    member!(json, "backend", record.backend().map(BackendId::as_str));
-    if let Some(decision) = &record.decision {
-        member!(json, "policy", decision.policy());
-        member!(json, "reason", decision.reason());
-    }
-    member!(
-        json,
-        "predicted_ttft_ms",
-        predicted.map(|it| seconds_to_millis(it.ttft))
-    );
-    member!(
-        json,
-        "predicted_cached",
-        predicted.map(|it| it.candidate.cached.round())
-    );
-    member!(json, "attempts", record.attempts.len());
+    members!(json, {
+        "backend": record.backend().map(BackendId::as_str),
+        "policy" ? decision.map(|decision| decision.policy()),
+        "reason" ? decision.map(|decision| decision.reason()),
+        "predicted_ttft_ms": predicted.map(|it| seconds_to_millis(it.ttft)),
+        "predicted_cached": predicted.map(|it| it.candidate.cached.round()),
+        "attempts": record.attempts.len(),
+    });
     write_option_fields(json, record, LogPlace::Attempts);
 }
 
 fn write_response(json: &mut JsonObject<'_>, record: &RequestRecord) {
     let observed = &*record.observed;
-    member!(json, "stream", record.options.stream || observed.is_stream);
-    member!(json, "finish", finish_reasons(record));
-    member!(json, "input_tokens", observed.usage.input);
-    member!(json, "output_tokens", record.output_tokens());
-    member!(json, "cached_tokens", observed.usage.cached);
-    member!(json, "reasoning_tokens", observed.usage.reasoning);
-    // The source of `output_tokens`.
-    member!(json, "usage", observed.usage_source);
-    member!(json, "output_events", observed.output_events);
-    member!(json, "comments", observed.comments);
+    members!(json, {
+        "stream": record.options.stream || observed.is_stream,
+        "finish": finish_reasons(record),
+        "input_tokens": observed.usage.input,
+        "output_tokens": record.output_tokens(),
+        "cached_tokens": observed.usage.cached,
+        "reasoning_tokens": observed.usage.reasoning,
+        // The source of `output_tokens`.
+        "usage": observed.usage_source,
+        "output_events": observed.output_events,
+        "comments": observed.comments,
+    });
 }
 
 fn write_latencies(json: &mut JsonObject<'_>, record: &RequestRecord) {
     let timings = &record.timings;
     let stream_ms = |at| record.stream_time_to(at).map(millis);
-    member!(json, "headers_ms", stream_ms(timings.headers));
-    member!(json, "first_event_ms", stream_ms(timings.first_event));
-    member!(json, "ttft_ms", record.ttft().map(millis));
-    member!(json, "first_answer_ms", stream_ms(timings.first_answer));
-    member!(
-        json,
-        "first_reasoning_ms",
-        stream_ms(timings.first_reasoning)
-    );
-    member!(json, "first_text_ms", stream_ms(timings.first_text));
-    member!(
-        json,
-        "first_tool_call_ms",
-        stream_ms(timings.first_tool_call)
-    );
-    member!(json, "tpot_ms", record.tpot().map(millis));
     let gaps = &record.observed.inter_chunk_latency;
     let itl_mean = record.observed.inter_token_latency.mean();
-    member!(json, "itl_mean_ms", itl_mean.map(seconds_to_millis));
-    member!(json, "gap_mean_ms", gaps.mean().map(seconds_to_millis));
-    member!(json, "gap_max_ms", gaps.max().map(seconds_to_millis));
-    member!(json, "stalls", record.observed.stalls.len());
+    members!(json, {
+        "headers_ms": stream_ms(timings.headers),
+        "first_event_ms": stream_ms(timings.first_event),
+        "ttft_ms": record.ttft().map(millis),
+        "first_answer_ms": stream_ms(timings.first_answer),
+        "first_reasoning_ms": stream_ms(timings.first_reasoning),
+        "first_text_ms": stream_ms(timings.first_text),
+        "first_tool_call_ms": stream_ms(timings.first_tool_call),
+        "tpot_ms": record.tpot().map(millis),
+        "itl_mean_ms": itl_mean.map(seconds_to_millis),
+        "gap_mean_ms": gaps.mean().map(seconds_to_millis),
+        "gap_max_ms": gaps.max().map(seconds_to_millis),
+        "stalls": record.observed.stalls.len(),
+    });
 }
 
 fn write_durations(json: &mut JsonObject<'_>, record: &RequestRecord) {
-    member!(json, "write_stall_ms", millis(record.observed.write_stall));
-    member!(json, "duration_ms", millis(record.duration()));
     // The rate refers to the duration of the whole request.
     let rate = record
         .tokens_per_second()
         .map(|rate| (rate * 10.0).round() / 10.0);
-    member!(json, "tokens_per_second", rate);
     let phases = record.phases();
     let gateway = phases.get(RequestPhase::Gateway);
-    member!(
-        json,
-        "overhead_us",
-        gateway.map(|span| span.took.as_micros())
-    );
-    known!(json, "queued_ms", record.gateway_queue_wait().map(millis));
-    // The part of `queued_ms` in which no backend could serve the model.
-    known!(json, "backend_wait_ms", record.backend_wait().map(millis));
-    known!(json, "phases", AccessLogPhaseTimes::from_phases(phases));
-    member!(json, "bytes_out", record.bytes_out);
+    members!(json, {
+        "write_stall_ms": millis(record.observed.write_stall),
+        "duration_ms": millis(record.duration()),
+        "tokens_per_second": rate,
+        "overhead_us": gateway.map(|span| span.took.as_micros()),
+        "queued_ms" ? record.gateway_queue_wait().map(millis),
+        // The part of `queued_ms` in which no backend could serve the model.
+        "backend_wait_ms" ? record.backend_wait().map(millis),
+        "phases" ? AccessLogPhaseTimes::from_phases(phases),
+        "bytes_out": record.bytes_out,
+    });
 }
 
 /// The text form of a line, with the most important fields first.
@@ -366,48 +341,43 @@ impl Display for AccessLogLine<'_> {
             .status
             .map_or("---".into(), |status| status.to_string());
         request_log_fields::write_head(f, record, &status, record.outcome.as_str())?;
-        write_field(f, "backend", record.backend())?;
-        write_field(
-            f,
-            "reason",
-            record.decision.as_ref().map(|decision| decision.reason()),
-        )?;
-        write_field(f, "error", record.error_type())?;
-        write_field(f, "phase", incomplete_phase(record))?;
-        write_field(f, "slow_cause", record.slow.map(SlowCause::as_str))?;
+        let decision = record.decision.as_ref();
+        fields!(f, {
+            "backend": record.backend(),
+            "reason": decision.map(|decision| decision.reason()),
+            "error": record.error_type(),
+            "phase": incomplete_phase(record),
+            "slow_cause": record.slow.map(SlowCause::as_str),
+        });
         for field in option_fields(record, LogPlace::SlowCause) {
             write_field(f, field.name, Some(field.value))?;
         }
         let uninspected_reason = record.observed.uninspected_reason;
-        write_field(
-            f,
-            "uninspected_reason",
-            uninspected_reason.map(UninspectedReason::as_str),
-        )?;
-        write_times(f, record)?;
+        let gap_max = record.observed.inter_chunk_latency.max();
+        fields!(f, {
+            "uninspected_reason": uninspected_reason.map(UninspectedReason::as_str),
+            "queued_ms": record.gateway_queue_wait().map(millis),
+            "backend_wait_ms": record.backend_wait().map(millis),
+            "ttft_ms": record.ttft().map(millis),
+            "tpot_ms": record.tpot().map(millis),
+            "gap_max_ms": gap_max.map(seconds_to_millis),
+            "ms": Some(millis(record.duration())),
+        });
         request_log_fields::write_session(f, record)?;
-        write_field(f, "in", record.observed.usage.input)?;
-        write_field(f, "out", record.output_tokens())?;
         let finish = finish_reasons(record);
-        write_field(f, "finish", (!finish.is_empty()).then(|| finish.join(",")))?;
         let attempts = record.attempts.len();
-        write_field(f, "attempts", (attempts > 1).then_some(attempts))?;
+        fields!(f, {
+            "in": record.observed.usage.input,
+            "out": record.output_tokens(),
+            "finish": (!finish.is_empty()).then(|| finish.join(",")),
+            "attempts": (attempts > 1).then_some(attempts),
+        });
         for field in option_fields(record, LogPlace::Attempts) {
             write_field(f, field.name, Some(field.value))?;
         }
         write_field(f, "omitted_lines", self.omitted_lines)?;
         request_log_fields::write_ids(f, record)
     }
-}
-
-fn write_times(f: &mut fmt::Formatter<'_>, record: &RequestRecord) -> fmt::Result {
-    write_field(f, "queued_ms", record.gateway_queue_wait().map(millis))?;
-    write_field(f, "backend_wait_ms", record.backend_wait().map(millis))?;
-    write_field(f, "ttft_ms", record.ttft().map(millis))?;
-    write_field(f, "tpot_ms", record.tpot().map(millis))?;
-    let gap_max = record.observed.inter_chunk_latency.max();
-    write_field(f, "gap_max_ms", gap_max.map(seconds_to_millis))?;
-    write_field(f, "ms", Some(millis(record.duration())))
 }
 
 #[cfg(test)]

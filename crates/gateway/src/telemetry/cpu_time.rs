@@ -14,7 +14,6 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// A part of telemetry whose CPU time is measured.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum TelemetryPart {
         /// The processing of request records: sinks build metrics, spans and log lines from them.
         Records = "records",
@@ -102,7 +101,8 @@ impl Drop for Measurement {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     use super::*;
     use std::hint::black_box;

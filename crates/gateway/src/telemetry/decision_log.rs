@@ -5,7 +5,7 @@
 //! nor session keys.
 
 use super::recent_requests::RequestFacts;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -295,26 +295,21 @@ fn chunks_to_json(timings: &ChunkTimings, ended_ms: u64) -> Value {
 }
 
 fn candidate_to_json(candidate: &PredictedCandidate<'_>, is_chosen: bool, has_cost: bool) -> Value {
-    let mut fields = Map::new();
-    fields.insert("backend".into(), candidate.backend.as_str().into());
-    fields.insert("chosen".into(), is_chosen.into());
-    fields.insert(
-        "predicted_ttft_seconds".into(),
-        json!(round_significant(candidate.ttft)),
-    );
+    let mut fields = json!({
+        "backend": candidate.backend.as_str(),
+        "chosen": is_chosen,
+        "predicted_ttft_seconds": round_significant(candidate.ttft),
+    });
     if has_cost {
-        fields.insert("cost".into(), json!(round_significant(candidate.cost)));
-        let terms = serde_json::to_value(candidate.terms).map_or(Value::Null, round_numbers);
-        fields.insert("cost_terms".into(), terms);
+        fields["cost"] = json!(round_significant(candidate.cost));
+        fields["cost_terms"] =
+            serde_json::to_value(candidate.terms).map_or(Value::Null, round_numbers);
     }
-    if let Ok(Value::Object(estimates)) = serde_json::to_value(candidate.candidate) {
-        fields.extend(
-            estimates
-                .into_iter()
-                .map(|(name, value)| (name, round_numbers(value))),
-        );
+    let estimates = serde_json::to_value(candidate.candidate).map_or(Value::Null, round_numbers);
+    if let (Value::Object(fields), Value::Object(estimates)) = (&mut fields, estimates) {
+        fields.extend(estimates);
     }
-    Value::Object(fields)
+    fields
 }
 
 /// Rounds a number to six significant digits.

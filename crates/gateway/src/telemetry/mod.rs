@@ -71,30 +71,21 @@ impl Telemetry {
         batched: Vec<Arc<dyn Sink>>,
         judge: AnswerJudge,
     ) -> (Self, BatchDispatcherGuard) {
-        let Self {
-            prometheus,
-            sinks: batched,
-            ..
-        } = Self::new(prometheus, batched);
-        let (dispatcher, guard) = BatchDispatcher::start(batched, judge);
-        (
-            Self {
-                prometheus,
-                sinks,
-                batch_dispatcher: Some(dispatcher),
-                timer_delays: TimerDelays::default(),
-            },
-            guard,
-        )
+        let without = Self::new(prometheus, batched);
+        let (dispatcher, guard) = BatchDispatcher::start(without.sinks, judge);
+        let telemetry = Self {
+            sinks,
+            batch_dispatcher: Some(dispatcher),
+            ..without
+        };
+        (telemetry, guard)
     }
 
     /// Renders the metrics page with all requests that had ended at the last call of [`Telemetry::settle`].
     /// `None`: metrics are disabled.
     pub fn page(&self, status: &StatusSnapshot, format: ExpositionFormat) -> Option<Vec<u8>> {
-        self.prometheus.as_ref().map(|metrics| match format {
-            ExpositionFormat::Protobuf => metrics.protobuf_page(status),
-            _ => metrics.page(status, format).into_bytes(),
-        })
+        let metrics = self.prometheus.as_ref()?;
+        Some(metrics.page(status, format))
     }
 
     /// Returns the format of the metrics page for an `Accept` header.

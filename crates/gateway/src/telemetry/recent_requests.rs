@@ -14,6 +14,7 @@ mod heat_ring;
 mod history_ring;
 
 pub use finished_request::{FinishedRequest, RequestFacts};
+pub use traffic_counts::RequestGroups;
 
 use client_pasts::ClientPasts;
 use heat_ring::HeatRing;
@@ -23,7 +24,7 @@ use stats_window::{RequestStatsWindow, WINDOW_DURATION};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use tokenweir_api::{ClientSummary, GroupSummary, HeatMap, History, LastMinute, RequestTotals};
+use tokenweir_api::{ClientSummary, HeatMap, History, LastMinute, RequestTotals};
 use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::{ExchangeRegistry, Sink};
@@ -59,15 +60,6 @@ struct RecentRequestsState {
     /// The last slow requests, oldest first.
     slow_requests: VecDeque<Arc<FinishedRequest>>,
     refusal_log: RefusalLog,
-}
-
-/// The requests by model and by tenant.
-#[derive(Debug, Default)]
-pub struct RequestGroups {
-    /// The counts of each model, by name.
-    pub models: Vec<GroupSummary>,
-    /// The counts of each tenant, by name.
-    pub tenants: Vec<GroupSummary>,
 }
 
 /// Number of complete windows of 5 s in a minute. The current window, which is not complete, is not
@@ -126,18 +118,14 @@ impl RecentRequests {
     /// Returns the counts of each model and of each tenant, of the requests that ended in the last minute and of
     /// the open streams.
     pub fn groups(&self, streams: &ExchangeRegistry, now: Instant) -> RequestGroups {
-        let counts = self.traffic(streams, now);
-        RequestGroups {
-            models: counts.models(),
-            tenants: counts.tenants(),
-        }
+        self.traffic(streams, now).summaries()
     }
 
     /// The counts of the requests that ended in the last minute and of the open streams.
     fn traffic(&self, streams: &ExchangeRegistry, now: Instant) -> TrafficCounts {
         let first_index = self.window_index(now).saturating_sub(WINDOWS_PER_MINUTE);
         let mut counts = TrafficCounts::default();
-        self.for_each_window(first_index, |window| counts.merge(&window.traffic));
+        self.for_each_window(first_index, |window| counts.merge_groups(&window.traffic));
         streams.visit_streams(|stream| counts.record_stream(stream));
         counts
     }

@@ -69,8 +69,8 @@ impl FileRecordCounts {
 }
 
 impl RotatingFileCounters {
-    /// Returns the numbers of records that were written to the file and that were dropped.
-    /// `unwritten`: number of records that the owner of the file dropped.
+    /// Returns how many records were written to the file, and how many were dropped. `unwritten`: records that
+    /// the owner of the file dropped before, which count as dropped.
     pub fn record_counts(&self, unwritten: u64) -> FileRecordCounts {
         let [written, failed] =
             [&self.written, &self.failed].map(|count| count.load(Ordering::Relaxed));

@@ -73,8 +73,12 @@ impl TextIndex {
 
     /// Records engine blocks that an engine stored for any request.
     pub fn on_stored(&mut self, stored: &StoredChain<'_>) {
-        let parent = stored.parent.filter(|_| stored.first_depth > 0);
-        let mut parent = parent.map(|parent| ChainBlock::new(parent, stored.first_depth));
+        let mut parent = match stored.parent {
+            Some(parent) if stored.first_depth > 0 => {
+                Some(ChainBlock::new(parent, stored.first_depth))
+            }
+            _ => None,
+        };
         for (index, hash) in (1..).zip(stored.event.block_hashes.iter()) {
             if let Some(parent) = parent {
                 self.parents.insert(hash, parent);

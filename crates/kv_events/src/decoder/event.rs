@@ -6,20 +6,20 @@ use super::values::{BlockHash, BlockHashes, CacheKind, Medium, read_hash};
 /// A KV event of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvEvent<'a> {
-    /// Blocks were stored.
-    Stored(BlockStored<'a>),
-    /// Blocks were removed.
-    Removed(BlockRemoved<'a>),
+    /// The engine stored blocks, each a child of the block before it.
+    Stored(EventBlocks<'a>),
+    /// The engine removed blocks from its cache.
+    Removed(EventBlocks<'a>),
     /// All blocks were removed.
     AllCleared,
     /// An event of a type that the decoder does not support.
     Unknown,
 }
 
-/// An event: the engine stored blocks, each a child of the block before it.
+/// The blocks of an event. The event of removed blocks has only their hashes, medium and group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct BlockStored<'a> {
-    /// Hashes of the stored blocks, in the order of the prompt.
+pub struct EventBlocks<'a> {
+    /// Hashes of the blocks. Those of stored blocks are in the order of the prompt.
     pub block_hashes: BlockHashes<'a>,
     /// Hash of the parent of the first block. `None`: the first block begins a prompt.
     pub parent: Option<BlockHash>,
@@ -36,22 +36,10 @@ pub struct BlockStored<'a> {
     pub session_id: Option<&'a str>,
 }
 
-/// An event: the engine removed blocks from its cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BlockRemoved<'a> {
-    /// Hashes of the removed blocks.
-    pub block_hashes: BlockHashes<'a>,
-    /// The memory that contained the blocks.
-    pub medium: Medium,
-    /// Number of the group of model layers whose cache had the blocks. `None`: this version of vLLM does not
-    /// number groups.
-    pub group: Option<u32>,
-}
-
 /// The fields of all kinds of KV events. Each event sets some of them.
 #[derive(Debug, Default)]
 struct Fields<'a> {
-    values: BlockStored<'a>,
+    values: EventBlocks<'a>,
     has_hashes: bool,
 }
 
@@ -98,19 +86,7 @@ pub(super) fn read<'a>(reader: &mut Reader<'a>) -> Result<KvEvent<'a>, DecodeErr
     };
     match kind {
         "BlockStored" => fields.of_blocks().map(KvEvent::Stored),
-        "BlockRemoved" => {
-            let BlockStored {
-                block_hashes,
-                medium,
-                group,
-                ..
-            } = fields.of_blocks()?;
-            Ok(KvEvent::Removed(BlockRemoved {
-                block_hashes,
-                medium,
-                group,
-            }))
-        }
+        "BlockRemoved" => fields.of_blocks().map(KvEvent::Removed),
         "AllBlocksCleared" => Ok(KvEvent::AllCleared),
         _ => Ok(KvEvent::Unknown),
     }
@@ -182,7 +158,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Converts the fields of an event that names blocks. Fails if the event has no block hashes.
-    fn of_blocks(self) -> Result<BlockStored<'a>, DecodeError> {
+    fn of_blocks(self) -> Result<EventBlocks<'a>, DecodeError> {
         if self.has_hashes {
             Ok(self.values)
         } else {

@@ -7,7 +7,7 @@ mod msgpack;
 mod values;
 
 pub use batch::EventBatch;
-pub use event::{BlockRemoved, BlockStored, KvEvent};
+pub use event::{EventBlocks, KvEvent};
 pub use msgpack::DecodeError;
 pub use values::{BlockHash, BlockHashes, CacheKind, Medium};
 

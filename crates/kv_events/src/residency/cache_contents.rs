@@ -1,7 +1,7 @@
 //! The contents of the prefix cache of one engine, learned from its events.
 
 use super::block_set::{BlockSet, TooManyBlocks, UNKNOWN_DEPTH};
-use crate::decoder::{BlockHash, BlockRemoved, BlockStored, CacheKind, KvEvent, Medium};
+use crate::decoder::{BlockHash, CacheKind, EventBlocks, KvEvent, Medium};
 
 /// Contents of the prefix cache of one engine.
 ///
@@ -32,7 +32,7 @@ pub struct StoredChain<'a> {
     /// Number of blocks of the prompt before the first block of the event.
     pub first_depth: u32,
     /// The event, which has the stored blocks.
-    pub event: &'a BlockStored<'a>,
+    pub event: &'a EventBlocks<'a>,
 }
 
 impl CacheContents {
@@ -102,7 +102,7 @@ impl CacheContents {
 
     fn store<'a>(
         &mut self,
-        stored: &'a BlockStored<'a>,
+        stored: &'a EventBlocks<'a>,
     ) -> Result<Option<StoredChain<'a>>, TooManyBlocks> {
         let is_followed = stored.cache_kind == CacheKind::Contiguous
             && *self.followed.get_or_insert(Group(stored.group)) == Group(stored.group);
@@ -142,7 +142,7 @@ impl CacheContents {
         Ok(is_placed.then_some(chain))
     }
 
-    fn remove(&mut self, removed: &BlockRemoved<'_>) {
+    fn remove(&mut self, removed: &EventBlocks<'_>) {
         for hash in removed.block_hashes.iter() {
             match removed.medium {
                 Medium::Gpu => self.on_gpu.remove(hash),

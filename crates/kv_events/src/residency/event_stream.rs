@@ -13,7 +13,7 @@ use tokenweir_protocol::named_enum;
 named_enum! {
     /// Whether the known contents of the prefix cache of an engine can be trusted. The states are in ascending
     /// order of trust.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    #[derive(Hash, Default)]
     pub enum StreamState {
         /// The subscriber has never been connected.
         #[default]
@@ -137,7 +137,10 @@ impl EventStream {
             return if self.has_replay {
                 step
             } else {
-                self.apply(number, digest, true)
+                StreamStep {
+                    clears: true,
+                    ..self.apply(number, digest)
+                }
             };
         }
         if self.phase != Phase::Live {
@@ -146,13 +149,11 @@ impl EventStream {
             return StreamStep::default();
         }
         match self.expected {
-            Some(expected) if number < expected => StreamStep::default(),
             Some(expected) if number > expected && self.has_replay => {
                 self.after_replay = self.state;
                 self.replay(Some(expected))
             }
-            Some(expected) => self.apply(number, digest, number > expected),
-            None => self.apply(number, digest, false),
+            _ => self.apply(number, digest),
         }
     }
 
@@ -161,7 +162,7 @@ impl EventStream {
         match self.phase {
             // The replay was requested after an idle time. If it lacks a message, the number of the next
             // published message shows the gap.
-            Phase::Live if self.expected == Some(number) => self.apply(number, digest, false),
+            Phase::Live if self.expected == Some(number) => self.apply(number, digest),
             Phase::Live | Phase::Restarted => StreamStep::default(),
             Phase::Verifying => {
                 let is_same = self.expected == Some(number + 1) && self.last_digest == digest;
@@ -173,11 +174,7 @@ impl EventStream {
                 self.asked_from = self.expected;
                 StreamStep::default()
             }
-            Phase::Replaying => match self.expected {
-                Some(expected) if number < expected => StreamStep::default(),
-                Some(expected) => self.apply(number, digest, number > expected),
-                None => self.apply(number, digest, false),
-            },
+            Phase::Replaying => self.apply(number, digest),
         }
     }
 
@@ -252,8 +249,14 @@ impl EventStream {
         }
     }
 
-    fn apply(&mut self, number: u64, digest: u64, clears: bool) -> StreamStep {
-        if clears || self.expected.is_none() {
+    /// Applies a message, unless it was applied before. If messages before it are missing, the contents are cleared
+    /// first.
+    fn apply(&mut self, number: u64, digest: u64) -> StreamStep {
+        if self.expected.is_some_and(|expected| number < expected) {
+            return StreamStep::default();
+        }
+        let clears = self.expected.is_some_and(|expected| number > expected);
+        if self.expected != Some(number) {
             let is_start = number == 0;
             self.set_state(if is_start {
                 StreamState::Exact

@@ -1,6 +1,6 @@
 //! Sends a request over a connection to a backend, and reads the body of the response.
 
-use crate::connection::{Connection, ConnectionError, UnsentRequest};
+use crate::connection::{Connection, ConnectionError, UnsentRequest, poll_read};
 use crate::idle_pool::IdlePool;
 use crate::request_stream::RequestStream;
 use crate::send_error::SendError;
@@ -213,7 +213,7 @@ impl BackendBody {
                 decoded = (bytes.len(), self.decoder.decode(bytes, &mut data));
             };
             if prefetched.is_empty() {
-                let count = ready!(connection.poll_read(cx, decode))?;
+                let count = ready!(poll_read(&mut connection.stream, cx, decode))?;
                 if count == 0 {
                     return Poll::Ready(self.on_connection_closed());
                 }

@@ -16,7 +16,6 @@ use tokio::time::MissedTickBehavior;
 
 named_enum! {
     /// The other side of a TLS connection in which the gateway presents a certificate.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum TlsPeer {
         /// Clients of the client listener and operators of the admin listener.
         Client = "client",

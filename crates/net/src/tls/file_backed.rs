@@ -25,9 +25,9 @@ type BuildFn<T> = dyn Fn(&[PemFile]) -> Result<BuiltConfig<T>, TlsError> + Send 
 
 /// A value that was built from files, and the expiry of its certificate.
 pub(super) struct BuiltConfig<T> {
-    pub(super) value: Arc<T>,
+    pub value: Arc<T>,
     /// The earliest expiry of the certificate chain. `None`: the value has no certificate.
-    pub(super) expires_at: Option<SystemTime>,
+    pub expires_at: Option<SystemTime>,
 }
 
 /// A value that can be reloaded from its files.

@@ -88,7 +88,7 @@ mod tests {
     struct ByteByByteConnection {
         scanner: HeadScanner,
         bytes: Bytes,
-        /// Total number of bytes passed to the parser.
+        /// Number of bytes in calls of the parser that did not empty the buffer.
         parsed_bytes: usize,
     }
 

@@ -41,7 +41,7 @@ pub struct HeadLimits {
 
 /// Greatest length of a request target in bytes: the limit of [`Uri`].
 const MAX_TARGET_BYTES: usize = u16::MAX as usize - 1;
-/// Parsing allocates nothing if [`HeadLimits::max_headers`] is at most this number.
+/// Number of header slots on the stack. If [`HeadLimits::max_headers`] is greater, the slots are on the heap.
 const MAX_INLINE_HEADERS: usize = 128;
 
 /// Parses the head of a request. `None`: the head is incomplete. The head is boxed, because several layers move it.

@@ -1,13 +1,13 @@
 //! The opening handshake of WebSocket (RFC 6455, section 4). The gateway checks the handshake, and forwards the
 //! frames without reading them.
 
-use crate::headers::has_token;
+use crate::headers::{has_token, single_value};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use http::header::{
     CONNECTION, CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION,
     TRANSFER_ENCODING, UPGRADE,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Version, request};
+use http::{HeaderMap, HeaderValue, Method, Version, request};
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 
 /// The name of the protocol in `Upgrade`.
@@ -29,11 +29,11 @@ pub fn expected_accept(head: &request::Parts) -> Option<HeaderValue> {
         && head.version == Version::HTTP_11
         && !has_body
         && is_upgrade(headers)
-        && single(headers, &SEC_WEBSOCKET_VERSION).is_some_and(|version| version == "13");
+        && single_value(headers, &SEC_WEBSOCKET_VERSION) == Some("13");
     if !is_handshake {
         return None;
     }
-    let key = single(headers, &SEC_WEBSOCKET_KEY)?.as_bytes();
+    let key = single_value(headers, &SEC_WEBSOCKET_KEY)?.as_bytes();
     let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
     let is_key = key.len() == KEY_CHARS && key.ends_with(b"==") && key[..22].iter().all(is_base64);
     is_key.then(|| accept_for(key))
@@ -42,22 +42,15 @@ pub fn expected_accept(head: &request::Parts) -> Option<HeaderValue> {
 /// Whether the headers of a response accept the handshake: `Upgrade` names WebSocket, and
 /// `Sec-WebSocket-Accept` is `expected`.
 pub fn is_accepted(headers: &HeaderMap, expected: &HeaderValue) -> bool {
-    is_upgrade(headers) && single(headers, &SEC_WEBSOCKET_ACCEPT) == Some(expected)
+    is_upgrade(headers)
+        && single_value(headers, &SEC_WEBSOCKET_ACCEPT).is_some_and(|accept| accept == expected)
 }
 
 /// Whether the headers ask for WebSocket and for no other protocol.
 fn is_upgrade(headers: &HeaderMap) -> bool {
-    let is_websocket =
-        |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(PROTOCOL.as_bytes());
-    single(headers, &UPGRADE).is_some_and(is_websocket)
+    single_value(headers, &UPGRADE)
+        .is_some_and(|name| PROTOCOL.as_bytes().eq_ignore_ascii_case(name.as_bytes()))
         && has_token(headers, &CONNECTION, "upgrade")
-}
-
-/// The value of a header that occurs once. `None`: it is missing or occurs several times.
-fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
-    let mut values = headers.get_all(name).iter();
-    let value = values.next()?;
-    values.next().is_none().then_some(value)
 }
 
 fn accept_for(key: &[u8]) -> HeaderValue {
@@ -70,7 +63,7 @@ fn accept_for(key: &[u8]) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::Request;
+    use http::{HeaderName, Request};
 
     /// Key of the example handshake in RFC 6455, section 1.3. `ACCEPT` is the accept value of the example.
     const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";

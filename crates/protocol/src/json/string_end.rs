@@ -10,7 +10,7 @@ const MAX_WORDS_BEFORE_VECTOR_SEARCH: usize = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NoQuote {
     /// Whether the piece ends with a backslash that escapes the next byte.
-    pub(super) ends_in_escape: bool,
+    pub ends_in_escape: bool,
 }
 
 /// The offset in `piece` of the closing quote of a string, searched from `start` on. `is_escaped`:

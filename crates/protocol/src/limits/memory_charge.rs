@@ -1,8 +1,8 @@
 //! Limits of memory that several parties, such as clients, share. Bytes are counted for each use (such as one
 //! buffered response), for all uses of one party, and for all parties together.
 
+use crate::atomic::AtomicCount;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The limits of memory that several parties share, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -31,14 +31,14 @@ pub enum ExceededLimit {
 #[derive(Debug, Default)]
 pub struct Charge {
     bytes: usize,
-    party: Arc<AtomicUsize>,
-    total: Arc<AtomicUsize>,
+    party: Arc<AtomicCount>,
+    total: Arc<AtomicCount>,
 }
 
 impl Charge {
     /// Creates a charge of zero bytes. `party` counts the bytes of all uses of the party, and `total` those
     /// of all parties.
-    pub fn new(party: Arc<AtomicUsize>, total: Arc<AtomicUsize>) -> Self {
+    pub fn new(party: Arc<AtomicCount>, total: Arc<AtomicCount>) -> Self {
         Self {
             bytes: 0,
             party,
@@ -52,9 +52,11 @@ impl Charge {
         if self.bytes + bytes > limits.one {
             return Err(ExceededLimit::One);
         }
-        add_within(&self.party, bytes, limits.party).ok_or(ExceededLimit::Party)?;
-        if add_within(&self.total, bytes, limits.total).is_none() {
-            self.party.fetch_sub(bytes, Ordering::Relaxed);
+        if !self.party.add_within(bytes, limits.party) {
+            return Err(ExceededLimit::Party);
+        }
+        if !self.total.add_within(bytes, limits.total) {
+            self.party.sub(bytes);
             return Err(ExceededLimit::Total);
         }
         self.bytes += bytes;
@@ -65,15 +67,15 @@ impl Charge {
     /// gateway charges bytes in this way if it forwards them and does not keep them.
     pub fn add_passing(&mut self, bytes: usize) {
         self.bytes += bytes;
-        self.party.fetch_add(bytes, Ordering::Relaxed);
-        self.total.fetch_add(bytes, Ordering::Relaxed);
+        self.party.add(bytes);
+        self.total.add(bytes);
     }
 
     /// Subtracts bytes from the counts of this use, of its party and of all parties.
     pub fn release(&mut self, bytes: usize) {
         self.bytes -= bytes;
-        self.party.fetch_sub(bytes, Ordering::Relaxed);
-        self.total.fetch_sub(bytes, Ordering::Relaxed);
+        self.party.sub(bytes);
+        self.total.sub(bytes);
     }
 }
 
@@ -81,11 +83,4 @@ impl Drop for Charge {
     fn drop(&mut self) {
         self.release(self.bytes);
     }
-}
-
-fn add_within(used: &AtomicUsize, bytes: usize, limit: usize) -> Option<()> {
-    let sum = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
-    used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum)
-        .ok()
-        .map(|_| ())
 }

@@ -5,7 +5,7 @@ use crate::named_enum;
 named_enum! {
     /// The API of an inference request. It determines how the gateway parses the request and the
     /// response.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum Api {
         /// `POST /v1/chat/completions`
         Chat = "chat",

@@ -95,7 +95,7 @@ pub struct EngineTimes {
 
 named_enum! {
     /// Why a choice ended.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum FinishReason {
         /// The model generated its end token, or a stop string or stop token.
         Stop = "stop",
@@ -128,10 +128,14 @@ pub struct InBandError {
 }
 
 impl InBandError {
+    /// The code, if it is a number, such as a status.
+    pub fn status(&self) -> Option<u16> {
+        self.code.as_ref()?.parse().ok()
+    }
+
     /// Whether the code is a status from 400 to 499, which means that the client caused the error.
     pub fn is_of_client(&self) -> bool {
-        let code = self.code.as_ref().and_then(|code| code.parse().ok());
-        matches!(code, Some(400_u16..=499))
+        matches!(self.status(), Some(400..=499))
     }
 }
 

@@ -5,7 +5,7 @@ use crate::named_enum;
 
 named_enum! {
     /// The kind of an error that an engine reports, in words.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[derive(PartialOrd, Ord, Hash)]
     pub enum EngineError {
         /// The GPU has too little memory.
         OutOfMemory = "out of GPU memory",

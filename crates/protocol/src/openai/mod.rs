@@ -21,8 +21,11 @@ pub use api::Api;
 pub use delta::{Delta, EngineTimes, FinishReason, InBandError, OutputKind, OutputKinds, Usage};
 pub use engine_error::EngineError;
 pub use request::{
-    GenerationParameters, IdentityFields, ModelSpan, Splice, engine_control, form, left_out,
-    media_urls, prompt, request_fields,
+    FieldEdit, GenerationParameters, IdentityFields, ModelSpan, Permission, Permissions,
+    PromptBytes, PromptSpans, RequestBodyError, RequestFields, Splice, TOKENS_PER_BYTE,
+    TOKENS_PER_MEDIA_BYTE, UsedControl, engine_control, form, has_url_member, left_out, media_urls,
+    prompt, request_fields, visit_media_urls,
 };
 pub use response::{MAX_TOKEN_COUNT, PhraseMatcher, ResponseReader, TextSample, read_usage};
+pub use route::{ApiRoute, RouteError};
 pub use text_excerpt::TextExcerpt;

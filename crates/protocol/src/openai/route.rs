@@ -56,83 +56,70 @@ const CANCEL_SUFFIX: &str = "/cancel";
 /// Greatest length of a response id in a path, in bytes.
 const MAX_RESPONSE_ID_BYTES: usize = 128;
 
-/// The method, the path and the route of each fixed path that the gateway serves. `ApiRoute::lookup_item` finds
-/// the routes of paths that contain an id. `/tokenize` and `/detokenize` are in the table because load
-/// generators call these paths.
-const API_ROUTES: &[(&str, &str, ApiRoute)] = &[
-    (POST, "/v1/chat/completions", ApiRoute::Forward(Api::Chat)),
-    (POST, "/v1/completions", ApiRoute::Forward(Api::Completions)),
-    (POST, "/v1/responses", ApiRoute::Forward(Api::Responses)),
-    (POST, "/v1/messages", ApiRoute::Forward(Api::Messages)),
-    (POST, "/v1/embeddings", ApiRoute::Forward(Api::Embeddings)),
+/// A fixed path that the gateway serves.
+struct FixedPath {
+    method: &'static str,
+    path: &'static str,
+    route: ApiRoute,
+}
+
+/// A path of an inference API.
+const fn post(path: &'static str, api: Api) -> FixedPath {
+    FixedPath {
+        method: POST,
+        path,
+        route: ApiRoute::Forward(api),
+    }
+}
+
+const fn get(path: &'static str, route: ApiRoute) -> FixedPath {
+    FixedPath {
+        method: GET,
+        path,
+        route,
+    }
+}
+
+/// The fixed paths that the gateway serves. `ApiRoute::lookup_item` finds the routes of paths that contain an id.
+/// `/tokenize` and `/detokenize` are in the table because load generators call these paths.
+static FIXED_PATHS: &[FixedPath] = &[
+    post("/v1/chat/completions", Api::Chat),
+    post("/v1/completions", Api::Completions),
+    post("/v1/responses", Api::Responses),
+    post("/v1/messages", Api::Messages),
+    post("/v1/embeddings", Api::Embeddings),
     // This API takes and returns token ids instead of text. vLLM serves this path and the render paths only
     // with `--enable-scale-out`.
-    (
-        POST,
-        "/inference/v1/generate",
-        ApiRoute::Forward(Api::Completions),
-    ),
-    (
-        POST,
-        "/v1/chat/completions/render",
-        ApiRoute::Forward(Api::Other),
-    ),
-    (
-        POST,
-        "/v1/completions/render",
-        ApiRoute::Forward(Api::Other),
-    ),
-    (POST, "/v1/messages/render", ApiRoute::Forward(Api::Other)),
-    (POST, "/v1/responses/render", ApiRoute::Forward(Api::Other)),
-    (
-        POST,
-        "/v1/chat/completions/derender",
-        ApiRoute::Forward(Api::Other),
-    ),
-    (
-        POST,
-        "/v1/completions/derender",
-        ApiRoute::Forward(Api::Other),
-    ),
-    (
-        POST,
-        "/v1/chat/completions/batch",
-        ApiRoute::Forward(Api::Other),
-    ),
-    (
-        POST,
-        "/v1/messages/count_tokens",
-        ApiRoute::Forward(Api::Other),
-    ),
-    (POST, "/v2/embed", ApiRoute::Forward(Api::Other)),
-    (POST, "/pooling", ApiRoute::Forward(Api::Other)),
-    (POST, "/classify", ApiRoute::Forward(Api::Other)),
-    (POST, "/v1/decisions", ApiRoute::Forward(Api::Other)),
-    (POST, "/v1/systemone", ApiRoute::Forward(Api::Other)),
-    (POST, "/score", ApiRoute::Forward(Api::Other)),
-    (POST, "/v1/score", ApiRoute::Forward(Api::Other)),
-    (POST, "/rerank", ApiRoute::Forward(Api::Other)),
-    (POST, "/v1/rerank", ApiRoute::Forward(Api::Other)),
-    (POST, "/v2/rerank", ApiRoute::Forward(Api::Other)),
-    (
-        POST,
-        "/v1/audio/transcriptions",
-        ApiRoute::Forward(Api::Audio),
-    ),
-    (
-        POST,
-        "/v1/audio/translations",
-        ApiRoute::Forward(Api::Audio),
-    ),
-    (POST, "/tokenize", ApiRoute::Forward(Api::Other)),
-    (POST, "/detokenize", ApiRoute::Forward(Api::Other)),
-    (GET, "/v1/realtime", ApiRoute::Realtime),
-    (GET, "/v1/models", ApiRoute::Models),
+    post("/inference/v1/generate", Api::Completions),
+    post("/v1/chat/completions/render", Api::Other),
+    post("/v1/completions/render", Api::Other),
+    post("/v1/messages/render", Api::Other),
+    post("/v1/responses/render", Api::Other),
+    post("/v1/chat/completions/derender", Api::Other),
+    post("/v1/completions/derender", Api::Other),
+    post("/v1/chat/completions/batch", Api::Other),
+    post("/v1/messages/count_tokens", Api::Other),
+    post("/v2/embed", Api::Other),
+    post("/pooling", Api::Other),
+    post("/classify", Api::Other),
+    post("/v1/decisions", Api::Other),
+    post("/v1/systemone", Api::Other),
+    post("/score", Api::Other),
+    post("/v1/score", Api::Other),
+    post("/rerank", Api::Other),
+    post("/v1/rerank", Api::Other),
+    post("/v2/rerank", Api::Other),
+    post("/v1/audio/transcriptions", Api::Audio),
+    post("/v1/audio/translations", Api::Audio),
+    post("/tokenize", Api::Other),
+    post("/detokenize", Api::Other),
+    get("/v1/realtime", ApiRoute::Realtime),
+    get("/v1/models", ApiRoute::Models),
     // By default, some load balancers check the health of a service at this path.
-    (GET, "/", ApiRoute::Health),
-    (GET, "/health", ApiRoute::Health),
-    (GET, "/ping", ApiRoute::Health),
-    (GET, "/version", ApiRoute::Version),
+    get("/", ApiRoute::Health),
+    get("/health", ApiRoute::Health),
+    get("/ping", ApiRoute::Health),
+    get("/version", ApiRoute::Version),
 ];
 
 impl ApiRoute {
@@ -143,21 +130,18 @@ impl ApiRoute {
         }
         // The gateway is not a forward proxy. It rejects CONNECT with 405 for every target.
         let mut allowed = (method == Method::CONNECT).then_some(POST);
-        for &(route_method, route_path, route) in API_ROUTES {
-            if route_path != path {
-                continue;
-            }
+        for fixed in FIXED_PATHS.iter().filter(|fixed| fixed.path == path) {
             // HEAD is allowed where GET is. OPTIONS is allowed because HAProxy checks the health of a server
             // with it.
             let is_probe = match *method {
-                Method::HEAD => route_method == GET,
-                Method::OPTIONS => route == Self::Health,
+                Method::HEAD => fixed.method == GET,
+                Method::OPTIONS => fixed.route == Self::Health,
                 _ => false,
             };
-            if is_probe || route_method == method.as_str() {
-                return Ok((route, route_path));
+            if is_probe || fixed.method == method.as_str() {
+                return Ok((fixed.route, fixed.path));
             }
-            allowed = Some(route_method);
+            allowed = Some(fixed.method);
         }
         match allowed {
             Some(allowed) => Err(RouteError::MethodNotAllowed(allowed)),
@@ -211,7 +195,7 @@ impl ApiRoute {
                 .collect()
         };
         let wanted = parts_of(path);
-        let known = configured.chain(API_ROUTES.iter().map(|(_, path, _)| *path));
+        let known = configured.chain(FIXED_PATHS.iter().map(|fixed| fixed.path));
         let similarity = |known: &str| {
             let parts = parts_of(known);
             let version_count = usize::from(matches!(known.get(..4), Some("/v1/" | "/v2/")));
@@ -236,7 +220,7 @@ impl ApiRoute {
 
 /// Whether the gateway itself defines the path. Paths that the configuration adds do not count.
 pub fn is_api_path(path: &str) -> bool {
-    API_ROUTES.iter().any(|(_, known, _)| *known == path)
+    FIXED_PATHS.iter().any(|fixed| fixed.path == path)
 }
 
 /// The id of the model in a path, without decoding. An id may contain `/`, encoded or not. `None`: the path is

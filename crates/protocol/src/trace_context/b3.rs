@@ -2,8 +2,9 @@
 //! send. The gateway sends only W3C trace context to backends, because engines support it.
 
 use super::trace_parent::{RemoteTraceContext, TraceParent, parse_hex};
+use crate::headers::single_value;
+use http::HeaderMap;
 use http::header::HeaderName;
-use http::{HeaderMap, HeaderValue};
 
 pub(super) static B3_HEADERS: [HeaderName; 6] =
     [B3_SINGLE, TRACE_ID, SPAN_ID, PARENT_SPAN_ID, SAMPLED, FLAGS];
@@ -72,11 +73,4 @@ fn parse_remote_context(
         sampling_decision: decision,
         trace_state: None,
     })
-}
-
-/// The value of a header. `None`: the header does not occur exactly once, or its value is not visible ASCII.
-pub(super) fn single_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
-    let mut values = headers.get_all(name).iter().map(HeaderValue::to_str);
-    let value = values.next()?.ok()?;
-    values.next().is_none().then(|| value.trim())
 }

@@ -1,7 +1,8 @@
 //! The trace of a request, and the headers that carry it to a backend.
 
 use super::b3;
-use super::trace_parent::{TraceParent, hex_digits};
+use super::trace_parent::TraceParent;
+use crate::headers::hex_digits;
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
 

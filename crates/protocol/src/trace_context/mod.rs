@@ -18,4 +18,3 @@ pub use context::TraceContext;
 pub use propagation::{Propagation, PropagationFormats, TraceParentMode};
 pub use sampler::Sampler;
 pub use trace_parent::TraceParent;
-pub(crate) use trace_parent::hex_digits;

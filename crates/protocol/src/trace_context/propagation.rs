@@ -5,11 +5,11 @@ use super::context::{BAGGAGE, TRACEPARENT, TRACESTATE, TraceContext};
 use super::sampler::Sampler;
 use super::trace_parent::{RemoteTraceContext, TraceParent};
 use super::{b3, list_headers};
+use crate::headers::single_value;
 use crate::limits::rate_limiter::GcraLimiter;
+use crate::settings;
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -29,17 +29,18 @@ pub struct Propagation {
     pub baggage: Box<[Box<str>]>,
 }
 
-/// Relation of the client's trace to the gateway's.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum TraceParentMode {
-    /// The gateway's spans are part of the client's trace.
-    #[default]
-    Continue,
-    /// The gateway starts a new trace, which links to the client's span.
-    Link,
-    /// The gateway starts a new trace and ignores the client's.
-    Ignore,
+settings! {
+    /// Relation of the client's trace to the gateway's.
+    #[derive(Default)]
+    pub enum TraceParentMode {
+        /// The gateway's spans are part of the client's trace.
+        #[default]
+        Continue,
+        /// The gateway starts a new trace, which links to the client's span.
+        Link,
+        /// The gateway starts a new trace and ignores the client's.
+        Ignore,
+    }
 }
 
 /// The enabled propagators of `OTEL_PROPAGATORS`.
@@ -142,7 +143,7 @@ impl Default for PropagationFormats {
 
 /// Extracts W3C trace context. `None`: there is no valid `traceparent`, or more than one.
 fn extract_w3c(headers: &HeaderMap) -> Option<RemoteTraceContext> {
-    let parent = TraceParent::parse(b3::single_value(headers, &TRACEPARENT)?)?;
+    let parent = TraceParent::parse(single_value(headers, &TRACEPARENT)?)?;
     let state = list_headers::filter_trace_state(header_texts(headers, &TRACESTATE));
     Some(RemoteTraceContext {
         parent,

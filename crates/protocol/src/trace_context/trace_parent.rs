@@ -1,5 +1,6 @@
 //! A reference to a span, and its form in the W3C header `traceparent`.
 
+use crate::headers::write_hex;
 use std::fmt;
 
 /// A reference to a span: the client's span, or the gateway's span that is the parent of an
@@ -17,11 +18,11 @@ pub struct TraceParent {
 /// The trace context that a client sent.
 #[derive(Debug)]
 pub(super) struct RemoteTraceContext {
-    pub(super) parent: TraceParent,
+    pub parent: TraceParent,
     /// The client's sampling decision. `None`: the client leaves the decision to the gateway.
-    pub(super) sampling_decision: Option<bool>,
+    pub sampling_decision: Option<bool>,
     /// The filtered `tracestate`. `None`: the gateway forwards no `tracestate`.
-    pub(super) trace_state: Option<Box<str>>,
+    pub trace_state: Option<Box<str>>,
 }
 
 impl TraceParent {
@@ -61,21 +62,6 @@ impl TraceParent {
 impl fmt::Display for TraceParent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(std::str::from_utf8(&self.to_header_bytes()).unwrap_or_default())
-    }
-}
-
-/// The 32 lower-case hexadecimal digits of a number. `format!` takes several times as long.
-pub(crate) fn hex_digits(number: u128) -> [u8; 32] {
-    let mut digits = [0; 32];
-    write_hex(&number.to_be_bytes(), &mut digits);
-    digits
-}
-
-fn write_hex(bytes: &[u8], digits: &mut [u8]) {
-    const DIGITS: [u8; 16] = *b"0123456789abcdef";
-    for (byte, pair) in bytes.iter().zip(digits.chunks_exact_mut(2)) {
-        let halves = [byte >> 4, byte & 0xf];
-        pair.copy_from_slice(&halves.map(|half| DIGITS[usize::from(half)]));
     }
 }
 

@@ -4,7 +4,7 @@ use super::caps::RequestCaps;
 use super::charge::TokenCharge;
 use super::digest::KeyDigest;
 use super::key_file::{KeyEntry, KeyFile, TenantEntry};
-use super::model_allowlist::ModelAllowlist;
+use super::model_allowlist::{self, ModelAllowlist};
 use super::tokens::{SubjectLimiters, TokenGrant, TokenRefusal};
 use super::usage::{
     self, ConcurrencyPermit, CountedAs, Limiters, ModelPermit, QuotaRegistry, RateLimitStatus,
@@ -18,7 +18,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
-use tokenweir_protocol::openai::engine_control::Permissions;
+use tokenweir_protocol::openai::Permissions;
 
 /// The keys of all tenants, indexed by their digests.
 #[derive(Debug, Default)]
@@ -307,7 +307,7 @@ impl ApiKeys {
         self.by_digest.len()
     }
 
-    /// Whether the set has no key, so that no client is admitted.
+    /// Whether the set has no key. Clients with valid tokens may be admitted nevertheless.
     pub fn is_empty(&self) -> bool {
         self.by_digest.is_empty()
     }
@@ -397,7 +397,7 @@ impl ApiKey {
         let limiters = of_key.into_iter().chain([&tenant.usage_limiter]);
         limiters
             .chain(of_models.map(|model| &model.limiter))
-            .any(|limiter| limiter.counts_tokens())
+            .any(|limiter| limiter.limits.count_tokens())
     }
 
     fn limiters(&self) -> Limiters<'_> {
@@ -468,10 +468,7 @@ impl Tenant {
         now: Instant,
     ) -> Option<(RateLimitStatus, Result<ModelPermit, GatewayError>)> {
         let limiters = self.model_usage_limiters.iter();
-        let matching = limiters.filter(|limiter| match limiter.pattern.strip_suffix('*') {
-            Some(prefix) => model.starts_with(prefix),
-            None => *limiter.pattern == *model,
-        });
+        let matching = limiters.filter(|limiter| model_allowlist::matches(&limiter.pattern, model));
         let longest = matching.max_by_key(|limiter| limiter.pattern.len())?;
         Some(ModelPermit::enter(&longest.limiter, now))
     }

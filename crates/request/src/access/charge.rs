@@ -2,8 +2,7 @@
 //! without a report, an estimate.
 
 use crate::record::{Outcome, RequestRecord};
-use tokenweir_protocol::openai::Api;
-use tokenweir_protocol::openai::prompt::{PromptBytes, TOKENS_PER_BYTE, TOKENS_PER_MEDIA_BYTE};
+use tokenweir_protocol::openai::{Api, PromptBytes, TOKENS_PER_BYTE, TOKENS_PER_MEDIA_BYTE};
 use tokenweir_routing::resilience::FailureKind;
 
 /// The status of an open WebSocket.

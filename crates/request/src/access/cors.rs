@@ -9,16 +9,16 @@ use http::header::{
     ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, VARY,
 };
 use http::{HeaderMap, HeaderValue, Method, Uri};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use tokenweir_protocol::headers::remove_headers_where;
+use tokenweir_protocol::settings;
 
-/// Origins of web pages that may use the API.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct CorsSettings {
-    /// Origins whose web pages may use the gateway, such as `https://chat.example.com`. `*`: any.
-    pub origins: Vec<String>,
+settings! {
+    /// Origins of web pages that may use the API.
+    #[derive(Default, Eq)]
+    pub struct CorsSettings {
+        /// Origins whose web pages may use the gateway, such as `https://chat.example.com`. `*`: any.
+        pub origins: Vec<String>,
+    }
 }
 
 /// CORS policy, built from [`CorsSettings`].

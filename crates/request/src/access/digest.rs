@@ -21,7 +21,7 @@ const INVALID_DIGEST_MESSAGE: &str =
 /// Formats a new API key from random bytes. `random` must come from a cryptographic random number
 /// generator.
 pub fn mint(random: [u8; 32]) -> String {
-    format!("{KEY_PREFIX}{}", to_hex(&random))
+    format!("{KEY_PREFIX}{}", hex::encode(random))
 }
 
 impl KeyDigest {
@@ -51,32 +51,15 @@ impl KeyDigest {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let digits = text.strip_prefix(DIGEST_PREFIX)?.as_bytes();
         let mut bytes = [0; 32];
-        if digits.len() != 2 * bytes.len() {
-            return None;
-        }
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            *byte = u8::try_from(hex_digit(pair[0])? * 16 + hex_digit(pair[1])?).ok()?;
-        }
+        hex::decode_to_slice(text.strip_prefix(DIGEST_PREFIX)?, &mut bytes).ok()?;
         Some(Self(bytes))
     }
 }
 
-fn hex_digit(character: u8) -> Option<u32> {
-    char::from(character).to_digit(16)
-}
-
-pub(super) fn to_hex(bytes: &[u8]) -> String {
-    let nibbles = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    nibbles
-        .filter_map(|nibble| char::from_digit(nibble.into(), 16))
-        .collect()
-}
-
 impl fmt::Display for KeyDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{DIGEST_PREFIX}{}", to_hex(&self.0))
+        write!(f, "{DIGEST_PREFIX}{}", hex::encode(self.0))
     }
 }
 

@@ -6,7 +6,7 @@ use super::usage::UsageLimits;
 use crate::continuation::ContinuationMode;
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use tokenweir_protocol::openai::engine_control::Permission;
+use tokenweir_protocol::openai::Permission;
 
 /// The key file.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

@@ -41,18 +41,19 @@ impl ModelAllowlist {
     }
 }
 
+/// Whether a pattern stands for a model: it is the name, or a prefix of the name followed by `*`.
+pub(super) fn matches(pattern: &str, model: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(prefix) => model.starts_with(prefix),
+        None => pattern == model,
+    }
+}
+
 fn is_listed(list: Option<&[String]>, model: Option<&str>) -> bool {
     match (list, model) {
         (None, _) => true,
         (Some(_), None) => false,
-        (Some(patterns), Some(model)) => {
-            patterns
-                .iter()
-                .any(|pattern| match pattern.strip_suffix('*') {
-                    Some(prefix) => model.starts_with(prefix),
-                    None => pattern == model,
-                })
-        }
+        (Some(patterns), Some(model)) => patterns.iter().any(|pattern| matches(pattern, model)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Pseudonyms of users, sessions and conversations. Equal values have equal pseudonyms, and a pseudonym does
 //! not reveal its value.
 
-use super::digest::{KeyDigest, to_hex};
+use super::digest::KeyDigest;
 use ring::hmac;
 
 /// Key from which pseudonyms are derived. Gateways with the same secret derive the same pseudonyms.
@@ -25,7 +25,7 @@ impl PseudonymKey {
         context.update(&(kind.len() as u64).to_le_bytes());
         context.update(kind.as_bytes());
         context.update(value.as_bytes());
-        to_hex(&context.sign().as_ref()[..PSEUDONYM_BYTES])
+        hex::encode(&context.sign().as_ref()[..PSEUDONYM_BYTES])
     }
 }
 

@@ -1,7 +1,7 @@
 //! Derives the `cache_salt` of each tenant. Engines share cached prefixes only among requests with
 //! the same salt.
 
-use super::digest::{KeyDigest, to_hex};
+use super::digest::KeyDigest;
 use ring::hmac;
 
 /// Key from which salts are derived. Gateways with the same secret derive the same salts, so a tenant's prefix
@@ -24,7 +24,7 @@ impl SaltKey {
         context.update(tenant.as_bytes());
         context.update(&[u8::from(client_salt.is_some())]);
         context.update(client_salt.unwrap_or_default().as_bytes());
-        to_hex(context.sign().as_ref())
+        hex::encode(context.sign().as_ref())
     }
 }
 

@@ -1,28 +1,25 @@
 //! How streams are continued, why a stream needs a continuation, and why a stream is not continued.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use tokenweir_protocol::named_enum;
+use tokenweir_protocol::{named_enum, settings};
 
-/// How the gateway continues a stream whose backend ends it early.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum ContinuationMode {
-    /// Not at all: the stream ends.
-    #[default]
-    Off,
-    /// Another backend continues the text. It may divide the text into other tokens.
-    Text,
-    /// Another backend continues after the token ids of the first backend. Needs vLLM 0.32 or later with
-    /// its Python front end.
-    Exact,
+settings! {
+    /// How the gateway continues a stream whose backend ends it early.
+    #[derive(Default, PartialOrd, Ord)]
+    pub enum ContinuationMode {
+        /// Not at all: the stream ends.
+        #[default]
+        Off,
+        /// Another backend continues the text. It may divide the text into other tokens.
+        Text,
+        /// Another backend continues after the token ids of the first backend. Needs vLLM 0.32 or later with
+        /// its Python front end.
+        Exact,
+    }
 }
 
 named_enum! {
     /// Why a stream needs another backend.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum InterruptionCause {
         /// The backend ended the stream early or broke its connection.
         Died = "died",
@@ -44,7 +41,7 @@ named_enum! {
 
 named_enum! {
     /// Why a stream that ended early was not continued.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum ContinuationRefusal {
         /// The API is neither chat completions nor completions.
         Api = "api",

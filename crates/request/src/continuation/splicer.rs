@@ -313,9 +313,9 @@ impl StreamSplicer {
         Some(event)
     }
 
-    /// The last event of a stream that ended regularly but without its last blank line. Empty: no such event,
-    /// or the engine did not complete it. The incomplete event must not get a blank line, because a client
-    /// would then read it as an event.
+    /// Returns the last event of a stream that ended regularly without its last blank line, and adds the line.
+    /// An incomplete event is left out, because a client would read it as an event with a blank line. The rest
+    /// of an unreadable stream is returned unchanged.
     pub fn finish(&mut self) -> Bytes {
         let partial = self.partial.split();
         let last = [&*partial, b"\n\n"].concat();

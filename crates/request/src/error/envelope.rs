@@ -28,11 +28,11 @@ impl ErrorEnvelope {
     pub(super) fn body(self, error: &GatewayError, request_id: Option<&str>) -> Value {
         let row = error.row();
         let message = error.to_string();
-        let status = row.status.as_u16();
+        let status = row.status().as_u16();
         match self {
             Self::OpenAi => json!({ "error": {
                 "message": message,
-                "type": row.kind,
+                "type": row.kind(),
                 "param": error.param(),
                 "code": error.code().map_or_else(|| status.into(), Value::from),
             }}),

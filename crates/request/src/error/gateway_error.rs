@@ -137,7 +137,7 @@ pub enum GatewayError {
     },
     /// An option refuses the request.
     #[error("{}", .0.message)]
-    Option(&'static OptionError),
+    Option(&'static StartError),
     /// A limit of the tenant or of the API key is reached.
     #[error("the limit of {allowed} {} is reached; retry after {retry_after} s", .limited.as_str())]
     RateLimited {
@@ -267,7 +267,7 @@ pub enum GatewayError {
 
 /// Why an option refuses a request.
 #[derive(Debug, PartialEq, Eq)]
-pub struct OptionError {
+pub struct StartError {
     /// The reason, which has a row in the table of errors.
     pub reason: &'static str,
     /// The text.
@@ -278,7 +278,6 @@ pub struct OptionError {
 
 named_enum! {
     /// The kinds of limits of a tenant or an API key.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum RateLimitKind {
         /// Requests per minute.
         Requests = "requests per minute",

@@ -10,7 +10,7 @@ mod envelope;
 use crate::record::Outcome;
 use bytes::Bytes;
 pub use envelope::ErrorEnvelope;
-pub use gateway_error::{GatewayError, OptionError, RateLimitKind, listed, truncate_model_name};
+pub use gateway_error::{GatewayError, RateLimitKind, StartError, listed, truncate_model_name};
 use http::header::{ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, RETRY_AFTER, UPGRADE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
@@ -22,7 +22,7 @@ use tokenweir_protocol::http1::websocket;
 impl GatewayError {
     /// The status of the response.
     pub fn status(&self) -> StatusCode {
-        self.row().status
+        self.row().status()
     }
 
     /// The party at fault.
@@ -61,7 +61,7 @@ impl GatewayError {
         let row = self.row();
         let body = envelope.body(self, request_id);
         let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
-        *response.status_mut() = row.status;
+        *response.status_mut() = row.status();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(X_GATEWAY_ERROR, HeaderValue::from_static(row.reason));
@@ -72,7 +72,7 @@ impl GatewayError {
         if matches!(self, Self::Poison | Self::Loop) {
             headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
         }
-        if row.status == StatusCode::UNAUTHORIZED {
+        if row.status() == StatusCode::UNAUTHORIZED {
             let challenge = if *self == Self::InvalidToken {
                 "Bearer error=\"invalid_token\""
             } else {

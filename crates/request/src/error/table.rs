@@ -1,9 +1,8 @@
 //! Reason, status, fault, error type and retry time of every [`GatewayError`].
 
-use super::gateway_error::{GatewayError, OptionError, RateLimitKind};
+use super::gateway_error::{GatewayError, RateLimitKind, StartError};
 use Fault::{Backend, Client, Gateway};
 use http::StatusCode;
-use http::StatusCode as S;
 
 /// The reasons of requests that were shed because no backend had capacity.
 pub const SHED_REASONS: &[&str] = &["saturated", "shed", "queue_timeout", "late"];
@@ -26,127 +25,59 @@ pub enum Fault {
 pub(super) struct ErrorRow {
     /// One of [`REASONS`].
     pub(super) reason: &'static str,
-    pub(super) status: StatusCode,
+    status: u16,
     pub(super) fault: Fault,
-    /// The value of `error.type`: the type that vLLM defines for the error, if it defines one.
-    pub(super) kind: &'static str,
 }
 
 /// All errors, in the order of the label values.
 const ROWS: [ErrorRow; 45] = [
-    row("not_found", S::NOT_FOUND, Client, "NotFoundError"),
-    row("wrong_path", S::NOT_FOUND, Client, "NotFoundError"),
-    row(
-        "method_not_allowed",
-        S::METHOD_NOT_ALLOWED,
-        Client,
-        BAD_REQUEST,
-    ),
-    row(
-        "upgrade_not_offered",
-        S::UPGRADE_REQUIRED,
-        Client,
-        BAD_REQUEST,
-    ),
-    row(
-        "websocket_required",
-        S::UPGRADE_REQUIRED,
-        Client,
-        BAD_REQUEST,
-    ),
-    row("response_not_found", S::NOT_FOUND, Client, "NotFoundError"),
-    row("bad_body", S::BAD_REQUEST, Client, BAD_REQUEST),
-    row("signed_body", S::BAD_REQUEST, Client, BAD_REQUEST),
-    row("engine_control", S::BAD_REQUEST, Client, BAD_REQUEST),
-    row("request_cap", S::BAD_REQUEST, Client, BAD_REQUEST),
-    row("bad_head", S::BAD_REQUEST, Client, BAD_REQUEST),
-    row(
-        "head_too_large",
-        S::REQUEST_HEADER_FIELDS_TOO_LARGE,
-        Client,
-        BAD_REQUEST,
-    ),
-    row("uri_too_long", S::URI_TOO_LONG, Client, BAD_REQUEST),
-    row(
-        "encoded_body",
-        S::UNSUPPORTED_MEDIA_TYPE,
-        Client,
-        BAD_REQUEST,
-    ),
-    row("body_too_large", S::PAYLOAD_TOO_LARGE, Client, BAD_REQUEST),
-    row("body_cut", S::BAD_REQUEST, Client, BAD_REQUEST),
-    row(
-        "invalid_api_key",
-        S::UNAUTHORIZED,
-        Client,
-        "invalid_request_error",
-    ),
-    row(
-        "invalid_token",
-        S::UNAUTHORIZED,
-        Client,
-        "invalid_request_error",
-    ),
-    row(
-        "model_not_allowed",
-        S::FORBIDDEN,
-        Client,
-        "PermissionDeniedError",
-    ),
-    row(
-        "idempotency_key",
-        S::UNPROCESSABLE_ENTITY,
-        Client,
-        "UnprocessableEntityError",
-    ),
-    row("last_event_id", S::PRECONDITION_FAILED, Client, BAD_REQUEST),
-    row("request_limit", S::TOO_MANY_REQUESTS, Client, "requests"),
-    row("token_limit", S::TOO_MANY_REQUESTS, Client, "tokens"),
-    row(
-        "concurrency_limit",
-        S::TOO_MANY_REQUESTS,
-        Client,
-        "requests",
-    ),
-    row("body_timeout", S::REQUEST_TIMEOUT, Client, BAD_REQUEST),
-    row("client_busy", S::TOO_MANY_REQUESTS, Client, TOO_MANY),
-    row("overloaded", S::SERVICE_UNAVAILABLE, Gateway, UNAVAILABLE),
-    row(
-        "gateway_exhausted",
-        S::SERVICE_UNAVAILABLE,
-        Gateway,
-        UNAVAILABLE,
-    ),
-    row("body_memory", S::SERVICE_UNAVAILABLE, Gateway, UNAVAILABLE),
-    row(
-        "no_issuer_keys",
-        S::SERVICE_UNAVAILABLE,
-        Gateway,
-        UNAVAILABLE,
-    ),
-    row("unknown_model", S::NOT_FOUND, Client, "NotFoundError"),
-    row("no_backend", S::SERVICE_UNAVAILABLE, Gateway, UNAVAILABLE),
-    row("request_loop", S::LOOP_DETECTED, Gateway, INTERNAL),
-    row("saturated", S::TOO_MANY_REQUESTS, Gateway, TOO_MANY),
-    row("shed", S::TOO_MANY_REQUESTS, Gateway, TOO_MANY),
-    row("queue_timeout", S::TOO_MANY_REQUESTS, Gateway, TOO_MANY),
-    row("late", S::TOO_MANY_REQUESTS, Gateway, TOO_MANY),
-    row("connection_reset", S::BAD_GATEWAY, Backend, BAD_GATEWAY),
-    row("bad_response", S::BAD_GATEWAY, Backend, BAD_GATEWAY),
-    row("timeout", S::GATEWAY_TIMEOUT, Backend, TIMEOUT),
-    row("first_output_timeout", S::GATEWAY_TIMEOUT, Backend, TIMEOUT),
-    row("client_timeout", S::GATEWAY_TIMEOUT, Client, TIMEOUT),
-    row("total_timeout", S::GATEWAY_TIMEOUT, Gateway, TIMEOUT),
-    row("poison", S::BAD_GATEWAY, Backend, BAD_GATEWAY),
+    row("not_found", 404, Client),
+    row("wrong_path", 404, Client),
+    row("method_not_allowed", 405, Client),
+    row("upgrade_not_offered", 426, Client),
+    row("websocket_required", 426, Client),
+    row("response_not_found", 404, Client),
+    row("bad_body", 400, Client),
+    row("signed_body", 400, Client),
+    row("engine_control", 400, Client),
+    row("request_cap", 400, Client),
+    row("bad_head", 400, Client),
+    row("head_too_large", 431, Client),
+    row("uri_too_long", 414, Client),
+    row("encoded_body", 415, Client),
+    row("body_too_large", 413, Client),
+    row("body_cut", 400, Client),
+    row("invalid_api_key", 401, Client),
+    row("invalid_token", 401, Client),
+    row("model_not_allowed", 403, Client),
+    row("idempotency_key", 422, Client),
+    row("last_event_id", 412, Client),
+    row("request_limit", 429, Client),
+    row("token_limit", 429, Client),
+    row("concurrency_limit", 429, Client),
+    row("body_timeout", 408, Client),
+    row("client_busy", 429, Client),
+    row("overloaded", 503, Gateway),
+    row("gateway_exhausted", 503, Gateway),
+    row("body_memory", 503, Gateway),
+    row("no_issuer_keys", 503, Gateway),
+    row("unknown_model", 404, Client),
+    row("no_backend", 503, Gateway),
+    row("request_loop", 508, Gateway),
+    row("saturated", 429, Gateway),
+    row("shed", 429, Gateway),
+    row("queue_timeout", 429, Gateway),
+    row("late", 429, Gateway),
+    row("connection_reset", 502, Backend),
+    row("bad_response", 502, Backend),
+    row("timeout", 504, Backend),
+    row("first_output_timeout", 504, Backend),
+    row("client_timeout", 504, Client),
+    row("total_timeout", 504, Gateway),
+    row("poison", 502, Backend),
     INTERNAL_ERROR,
 ];
-const INTERNAL_ERROR: ErrorRow = row("internal", S::INTERNAL_SERVER_ERROR, Gateway, INTERNAL);
-const BAD_REQUEST: &str = "BadRequestError";
-const TOO_MANY: &str = "TooManyRequestsError";
-const UNAVAILABLE: &str = "ServiceUnavailableError";
-const INTERNAL: &str = "InternalServerError";
-const BAD_GATEWAY: &str = "BadGatewayError";
-const TIMEOUT: &str = "GatewayTimeoutError";
+const INTERNAL_ERROR: ErrorRow = row("internal", 500, Gateway);
 
 /// The reasons of all errors: the values of the `reason` label, of the `x-gateway-error` header and
 /// of the span attribute.
@@ -160,17 +91,36 @@ pub const REASONS: &[&str] = &{
     reasons
 };
 
-const fn row(
-    reason: &'static str,
-    status: StatusCode,
-    fault: Fault,
-    kind: &'static str,
-) -> ErrorRow {
+const fn row(reason: &'static str, status: u16, fault: Fault) -> ErrorRow {
     ErrorRow {
         reason,
         status,
         fault,
-        kind,
+    }
+}
+
+impl ErrorRow {
+    pub(super) fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// The value of `error.type`: the type that vLLM defines for the status, if it defines one.
+    pub(super) fn kind(&self) -> &'static str {
+        match (self.status, self.reason) {
+            (_, "request_limit" | "concurrency_limit") => "requests",
+            (_, "token_limit") => "tokens",
+            (401, _) => "invalid_request_error",
+            (403, _) => "PermissionDeniedError",
+            (404, _) => "NotFoundError",
+            (409, _) => "ConflictError",
+            (422, _) => "UnprocessableEntityError",
+            (429, _) => "TooManyRequestsError",
+            (502, _) => "BadGatewayError",
+            (503, _) => "ServiceUnavailableError",
+            (504, _) => "GatewayTimeoutError",
+            (500.., _) => "InternalServerError",
+            _ => "BadRequestError",
+        }
     }
 }
 
@@ -181,16 +131,12 @@ impl GatewayError {
         let row = *found.unwrap_or(&INTERNAL_ERROR);
         if matches!(
             self,
-            Self::Option(OptionError {
+            Self::Option(StartError {
                 is_conflict: true,
                 ..
             })
         ) {
-            return ErrorRow {
-                status: S::CONFLICT,
-                kind: "ConflictError",
-                ..row
-            };
+            return ErrorRow { status: 409, ..row };
         }
         row
     }
@@ -274,7 +220,7 @@ impl GatewayError {
             | Self::Shed { retry_after }
             | Self::QueueTimeout { retry_after, .. }
             | Self::Late { retry_after, .. } => Some(*retry_after),
-            Self::Option(OptionError {
+            Self::Option(StartError {
                 is_conflict: true, ..
             })
             | Self::ClientBusy

@@ -56,17 +56,17 @@ fn reasons_are_listed_and_faults_match_statuses() {
         GatewayError::ModelNotAllowed {
             model: "`a`".into(),
         },
-        GatewayError::Option(&OptionError {
+        GatewayError::Option(&StartError {
             reason: "idempotency_key",
             message: "another request",
             is_conflict: false,
         }),
-        GatewayError::Option(&OptionError {
+        GatewayError::Option(&StartError {
             reason: "idempotency_key",
             message: "too many readers",
             is_conflict: true,
         }),
-        GatewayError::Option(&OptionError {
+        GatewayError::Option(&StartError {
             reason: "last_event_id",
             message: "an unknown event",
             is_conflict: false,

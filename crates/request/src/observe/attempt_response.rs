@@ -13,21 +13,21 @@ use tokenweir_protocol::openai::{EngineError, FinishReason};
 pub(super) struct AttemptResponse {
     /// The backend of the attempt. `None`: the request has not been sent, or the attempt was
     /// discarded.
-    pub(super) backend: Option<Arc<dyn BackendMonitor>>,
+    pub backend: Option<Arc<dyn BackendMonitor>>,
     /// The observer of the response. `None`: the response head has not arrived.
-    pub(super) observer: Option<ResponseObserver>,
+    pub observer: Option<ResponseObserver>,
     /// The entry among the open streams. `None`: the response is neither an event stream nor a WebSocket.
-    pub(super) entry: Option<StreamEntry>,
+    pub entry: Option<StreamEntry>,
     /// When the last frame was handed to the client's connection. `None`: no frame was handed over, or the
     /// connection has asked for more data since.
-    pub(super) written_at: Option<Instant>,
+    pub written_at: Option<Instant>,
     /// When the oldest bytes were read that are not yet written to the client's connection. `None`: all bytes
     /// are written, the response is no event stream, or the client delays the write.
-    pub(super) unwritten_since: Option<Instant>,
+    pub unwritten_since: Option<Instant>,
     /// Whether the regular end of the body has been processed.
     body_ended: bool,
     /// Whether the bytes of the response pass the stages of the exchange.
-    pub(super) is_staged: bool,
+    pub is_staged: bool,
 }
 
 /// Minimum duration of a recorded write stall. A fast client has shorter pauses between taking a frame and
@@ -77,7 +77,7 @@ impl AttemptResponse {
             record_write_stall(observer, written_at, now);
         }
         if let Some(entry) = self.entry.take() {
-            record_stall(observer, entry.activity().on_end(now));
+            record_stall(observer, entry.on_end(now));
         }
         // Taken last, because the observer is large and each move copies it.
         if let Some(observed) = self.observer.take().map(ResponseObserver::into_observed) {

@@ -84,7 +84,7 @@ impl Exchange {
             record.condition = backend.condition(now);
         }
         if let (Some(entry), Some(observer)) = (response.entry.take(), &mut response.observer) {
-            record_stall(observer, entry.activity().on_end(now));
+            record_stall(observer, entry.on_end(now));
         }
         let policy = StreamPolicy {
             first_output_by: None,
@@ -93,8 +93,8 @@ impl Exchange {
         let info = StreamInfo::from_record(record);
         let entry = in_flight.stream(backend.clone(), info, policy, None, now);
         // The silence of the backend begins with the arrival of its response head.
-        entry.activity().on_output(now, None);
-        entry.activity().set_movable();
+        entry.on_output(now, None);
+        entry.set_movable();
         response.entry = Some(entry);
         response.backend = Some(backend);
     }
@@ -102,7 +102,7 @@ impl Exchange {
     /// Schedules another attempt to move the stream to another backend, after a moment.
     pub fn move_later(&self) {
         if let Some(entry) = &self.inner.response.entry {
-            entry.activity().move_later(clock::now());
+            entry.move_later(clock::now());
         }
     }
 

@@ -18,8 +18,8 @@ use crate::record::{Outcome, RequestRecord, SlowCause, Termination, Timings};
 use bytes::Bytes;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
+use tokenweir_protocol::atomic::AtomicCount;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::Api;
 
@@ -30,20 +30,20 @@ pub struct Exchange {
 }
 
 pub(super) struct ExchangeState {
-    pub(super) record: RecordSlot,
+    pub record: RecordSlot,
     /// The response of the current attempt.
-    pub(super) response: AttemptResponse,
-    pub(super) stages: ResponseStages,
-    pub(super) policy: StreamPolicy,
+    pub response: AttemptResponse,
+    pub stages: ResponseStages,
+    pub policy: StreamPolicy,
     receiver: Arc<dyn RecordReceiver>,
-    pub(super) in_flight: InFlightGuard,
+    pub in_flight: InFlightGuard,
     /// The permits of the admission gate and of other options, held until the end.
     permits: Vec<Box<dyn AdmissionPermit>>,
     /// Aborts the response if the client does not read it. `None`: no write timeout.
     abort: Option<ResponseAbortHandle>,
     /// Number of request bytes so far, of a body that the gateway forwards unread. `None`: the gateway received
     /// the whole body first.
-    forwarded_bytes: Option<Arc<AtomicU64>>,
+    forwarded_bytes: Option<Arc<AtomicCount>>,
 }
 
 /// Holds the record of an exchange. The record leaves the slot when the exchange ends.
@@ -101,7 +101,7 @@ impl Exchange {
 
     /// Counts the bytes of a request body that is forwarded unread. The caller adds the length of each
     /// chunk to the returned number.
-    pub fn count_forwarded_bytes(&mut self) -> Arc<AtomicU64> {
+    pub fn count_forwarded_bytes(&mut self) -> Arc<AtomicCount> {
         self.inner.forwarded_bytes.insert(Arc::default()).clone()
     }
 
@@ -246,7 +246,7 @@ impl Exchange {
 
     /// The keep-alive comment to send now. `None`: none is due, or the stream is inside an event.
     pub(super) fn take_keep_alive_comment(&self) -> Option<Bytes> {
-        let activity = self.inner.response.entry.as_ref()?.activity();
+        let activity = self.inner.response.entry.as_ref()?;
         let is_due = self.is_between_events() && activity.take_keep_alive(clock::now());
         is_due.then_some(KEEP_ALIVE_COMMENT)
     }
@@ -306,7 +306,7 @@ impl Exchange {
             in_flight,
             ..
         } = &*self.inner;
-        let activity = response.entry.as_ref()?.activity();
+        let activity = response.entry.as_ref()?;
         if !activity.is_cut(waker) {
             return None;
         }
@@ -393,7 +393,7 @@ impl Drop for Exchange {
             ..
         } = &mut *self.inner;
         if let Some(bytes) = forwarded_bytes {
-            record.bytes_in = bytes.load(Ordering::Relaxed);
+            record.bytes_in = bytes.get() as u64;
         }
         let is_shutting_down = in_flight.is_cutting();
         let now = record.timings.ended.unwrap_or_else(clock::now);

@@ -24,9 +24,9 @@ use tokenweir_protocol::openai::Api;
 #[derive(Debug, Default)]
 pub(super) struct ResponseStages {
     /// Joins the streams of several backends into one. `None`: the stream cannot be continued.
-    pub(super) splicer: Option<Box<StreamSplicer>>,
+    pub splicer: Option<Box<StreamSplicer>>,
     /// Whether another backend continues the stream but has not sent output yet.
-    pub(super) awaits_output: bool,
+    pub awaits_output: bool,
 }
 
 /// SSE comment that the gateway sends while the backend sends nothing, so that proxies between
@@ -50,7 +50,7 @@ impl ResponseStages {
             return false;
         }
         splicer.restart();
-        entry.activity().set_movable();
+        entry.set_movable();
         true
     }
 

@@ -4,7 +4,7 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// The result that the client of an inference request got.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum Answer {
         /// A whole answer that is not empty, and in time for all objectives.
         Good = "good",

@@ -20,6 +20,7 @@ mod token_counts;
 
 mod analysis;
 #[cfg(any(test, feature = "testing"))]
+#[path = "tests/fixtures.rs"]
 pub mod fixtures;
 
 pub use analysis::{ResponseEnd, ToolAnswer, WastedTokens};

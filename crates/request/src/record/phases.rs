@@ -6,7 +6,6 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// A phase of a request.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum RequestPhase {
         /// Time in the admission queue of the gateway.
         GatewayQueue = "gateway_queue",

@@ -5,7 +5,7 @@ use tokenweir_protocol::named_enum;
 named_enum! {
     /// Why the spans of a finished request are exported. If several reasons apply, the first in this list
     /// counts.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum SampleReason {
         /// The request failed.
         Error = "error",

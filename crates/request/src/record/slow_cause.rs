@@ -1,14 +1,12 @@
 //! The causes of slow requests, a closed set, and the limits above which a request is slow.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use tokenweir_protocol::named_enum;
 use tokenweir_protocol::units;
+use tokenweir_protocol::{named_enum, settings};
 
 named_enum! {
     /// The cause of a slow request.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum SlowCause {
         /// An attempt failed on one backend, and the request was tried on another.
         Retry = "retry",
@@ -41,25 +39,26 @@ named_enum! {
     }
 }
 
-/// Limits above which a request is slow. One exceeded limit suffices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct SlowLimits {
-    /// Time to first token of a stream.
-    #[serde(with = "units::Duration")]
-    pub ttft: Duration,
-    /// Time to the first output that is not reasoning, of a stream with reasoning.
-    #[serde(with = "units::Duration")]
-    pub first_answer: Duration,
-    /// Time per output token of a stream.
-    #[serde(with = "units::Duration")]
-    pub tpot: Duration,
-    /// Duration of a response that is not a stream.
-    #[serde(with = "units::Duration")]
-    pub duration: Duration,
-    /// Time in which the client does not read the response.
-    #[serde(with = "units::Duration")]
-    pub write_stall: Duration,
+settings! {
+    /// Limits above which a request is slow. One exceeded limit suffices.
+    #[derive(Copy, Eq)]
+    pub struct SlowLimits {
+        /// Time to first token of a stream.
+        #[serde(with = "units::Duration")]
+        pub ttft: Duration,
+        /// Time to the first output that is not reasoning, of a stream with reasoning.
+        #[serde(with = "units::Duration")]
+        pub first_answer: Duration,
+        /// Time per output token of a stream.
+        #[serde(with = "units::Duration")]
+        pub tpot: Duration,
+        /// Duration of a response that is not a stream.
+        #[serde(with = "units::Duration")]
+        pub duration: Duration,
+        /// Time in which the client does not read the response.
+        #[serde(with = "units::Duration")]
+        pub write_stall: Duration,
+    }
 }
 
 impl Default for SlowLimits {

@@ -72,6 +72,11 @@ impl Timings {
         }
     }
 
+    /// The end of the request. The start, if the request has not ended.
+    pub fn end(&self) -> Instant {
+        self.ended.unwrap_or(self.accepted)
+    }
+
     /// Records that output of these kinds arrived at `now`.
     pub fn on_output(&mut self, output: OutputKinds, now: Instant) {
         self.first_output.get_or_insert(now);

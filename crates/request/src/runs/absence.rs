@@ -2,7 +2,7 @@
 //! their number is limited.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use tokenweir_protocol::atomic::AtomicCount;
 use tokenweir_protocol::limits::memory_charge::{Charge, ExceededLimit, MemoryLimits};
 
 /// The permit of a run to continue without a client. Dropping the permit releases it.
@@ -25,7 +25,7 @@ const TOTAL_DIVISOR: usize = 2;
 
 impl Absence {
     /// A permit that is not taken. `places`: maximum number of open requests of the gateway.
-    pub(super) fn new(places: usize, of_party: Charge, of_network: Arc<AtomicUsize>) -> Self {
+    pub(super) fn new(places: usize, of_party: Charge, of_network: Arc<AtomicCount>) -> Self {
         let total = places / TOTAL_DIVISOR;
         let party = (places / PARTY_DIVISOR).max(1).min(total);
         let limits = MemoryLimits {

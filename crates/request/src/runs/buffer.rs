@@ -55,7 +55,7 @@ impl Buffer {
             .unwrap_or_default()
     }
 
-    /// Releases the memory of all bytes before `position`.
+    /// Releases the segments that end at or before `position`.
     pub(super) fn release_before(&mut self, position: u64) {
         while let Some(segment) = self.segments.front() {
             let end = self.start + segment.len() as u64;

@@ -14,13 +14,13 @@ use tokenweir_protocol::limits::memory_charge::Charge;
 
 /// The result of the arrival of a request with an `Idempotency-Key`.
 #[derive(Debug)]
-pub enum Entry<H> {
+pub enum Entry {
     /// No run has this `Idempotency-Key`, so the request begins one. The producer writes the
     /// response of the run, and the reader reads it for this request.
-    Begun(Producer<H>, Reader<H>),
+    Begun(Producer, Reader),
     /// The request attaches to the run of an earlier request: the reader reads the response of that
     /// request.
-    Attached(Reader<H>),
+    Attached(Reader),
     /// The client used the `Idempotency-Key` for a request with another path, query, content type or body.
     OtherRequest,
     /// The client has events of a run that is not the run of this `Idempotency-Key`, or that no longer exists.
@@ -37,9 +37,9 @@ pub enum Entry<H> {
 /// its task.
 pub(super) const RUN_BYTES: usize = 8 << 10;
 
-impl<H> Registry<H> {
+impl Registry {
     /// Attaches a request to the run of its `Idempotency-Key`, or begins a run.
-    pub fn enter(self: &Arc<Self>, arrival: &Arrival, settings: &RunSettings) -> Entry<H> {
+    pub fn enter(self: &Arc<Self>, arrival: &Arrival, settings: &RunSettings) -> Entry {
         let mut table = self.lock();
         if let Some(run) = table.runs.get(&arrival.key) {
             if run.request != arrival.request {
@@ -89,7 +89,7 @@ impl<H> Registry<H> {
         )
     }
 
-    fn attach(self: &Arc<Self>, run: &Arc<Run<H>>) -> Option<Reader<H>> {
+    fn attach(self: &Arc<Self>, run: &Arc<Run>) -> Option<Reader> {
         let id = run.lock().attach()?;
         Some(Reader {
             registry: self.clone(),

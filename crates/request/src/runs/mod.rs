@@ -29,4 +29,4 @@ pub use note::{RunNote, RunOutcome};
 pub use producer::Producer;
 pub use reader::{Chunk, Reader};
 pub use registry::Registry;
-pub use run::{Arrival, End, RunSettings};
+pub use run::{Arrival, End, RunHead, RunSettings};

@@ -2,13 +2,14 @@
 
 use crate::record::{LogPlace, NoteAttribute, NoteValue, RecordNote, RequestRecord};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
+use tokenweir_protocol::atomic::AtomicFlag;
 use tokenweir_protocol::limits::memory_charge::ExceededLimit;
 use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// The result of a request with an `Idempotency-Key`.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    #[derive(Default)]
     pub enum RunOutcome {
         /// The gateway kept the response, but the client did not return before the end of the request.
         #[default]
@@ -42,7 +43,7 @@ named_enum! {
 #[derive(Debug, Default)]
 pub struct RunNote {
     outcome: AtomicU8,
-    has_failed: AtomicBool,
+    has_failed: AtomicFlag,
 }
 
 impl From<ExceededLimit> for RunOutcome {
@@ -82,7 +83,7 @@ impl RecordNote for Arc<RunNote> {
 
     /// Marks the run as failed, so that a returning client's request is sent to a backend again.
     fn on_failed(&self) {
-        self.set_failed();
+        self.has_failed.set(true);
     }
 }
 
@@ -114,14 +115,8 @@ impl RunNote {
         RunOutcome::ALL.get(index).copied().unwrap_or_default()
     }
 
-    /// Records that the request was not successful, so that a returning client's request is sent to a backend
-    /// again.
-    pub fn set_failed(&self) {
-        self.has_failed.store(true, Ordering::Relaxed);
-    }
-
     /// Whether the request was not successful.
     pub fn has_failed(&self) -> bool {
-        self.has_failed.load(Ordering::Relaxed)
+        self.has_failed.get()
     }
 }

@@ -2,20 +2,20 @@
 
 use super::note::RunNote;
 use super::registry::Registry;
-use super::run::{End, Run};
+use super::run::{End, Run, RunHead};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 /// Writes the response of an engine into its run. Each run has one producer. Dropping the producer ends the
 /// run.
 #[derive(Debug)]
-pub struct Producer<H> {
-    pub(super) registry: Arc<Registry<H>>,
-    pub(super) run: Arc<Run<H>>,
+pub struct Producer {
+    pub(super) registry: Arc<Registry>,
+    pub(super) run: Arc<Run>,
     pub(super) has_ended: bool,
 }
 
-impl<H> Producer<H> {
+impl Producer {
     /// The result of the run so far, which the record of the request that began the run reads.
     pub fn note(&self) -> &Arc<RunNote> {
         &self.run.note
@@ -41,7 +41,7 @@ impl<H> Producer<H> {
     }
 
     /// Sets the head of the response.
-    pub fn set_head(&mut self, head: H) {
+    pub fn set_head(&mut self, head: RunHead) {
         let mut state = self.run.lock();
         state.head = Some(Arc::new(head));
         state.wake_readers();
@@ -87,7 +87,7 @@ impl<H> Producer<H> {
     }
 }
 
-impl<H> Drop for Producer<H> {
+impl Drop for Producer {
     fn drop(&mut self) {
         self.finish(End::Broken, false);
     }

@@ -3,16 +3,16 @@
 use super::event_ids::RunId;
 use super::note::RunOutcome;
 use super::registry::Registry;
-use super::run::{End, Run};
+use super::run::{End, Run, RunHead};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 /// Reads the response of a run from its beginning. Dropping the reader detaches it from the run.
 #[derive(Debug)]
-pub struct Reader<H> {
-    pub(super) registry: Arc<Registry<H>>,
-    pub(super) run: Arc<Run<H>>,
+pub struct Reader {
+    pub(super) registry: Arc<Registry>,
+    pub(super) run: Arc<Run>,
     pub(super) id: u64,
 }
 
@@ -25,7 +25,7 @@ pub enum Chunk {
     End(End),
 }
 
-impl<H> Reader<H> {
+impl Reader {
     /// The id of the run.
     pub fn run_id(&self) -> RunId {
         self.run.id
@@ -33,7 +33,7 @@ impl<H> Reader<H> {
 
     /// The head of the response. `None`: the run ended without a head. While the result is pending, the head or
     /// the end of the run wakes `waker`.
-    pub fn poll_head(&mut self, waker: &Waker) -> Poll<Option<Arc<H>>> {
+    pub fn poll_head(&mut self, waker: &Waker) -> Poll<Option<Arc<RunHead>>> {
         let mut state = self.run.lock();
         if state.head.is_some() || state.end.is_some() {
             return Poll::Ready(state.head.clone());
@@ -72,7 +72,7 @@ impl<H> Reader<H> {
     }
 }
 
-impl<H> Drop for Reader<H> {
+impl Drop for Reader {
     fn drop(&mut self) {
         let may_go_on = self.run.lock().detach(self.id);
         if !may_go_on {

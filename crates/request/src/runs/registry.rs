@@ -5,71 +5,56 @@ use super::note::RunOutcome;
 use super::run::Run;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
+use tokenweir_protocol::atomic::AtomicCount;
 use tokenweir_protocol::limits::memory_charge::ExceededLimit;
 use tokenweir_protocol::limits::{Party, client_network};
 use tokenweir_protocol::mutex::lock;
 
-/// All runs to which clients can return. `H` is the head of a response.
-#[derive(Debug)]
-pub struct Registry<H> {
-    table: Mutex<Table<H>>,
+/// All runs to which clients can return.
+#[derive(Debug, Default)]
+pub struct Registry {
+    table: Mutex<Table>,
     /// Memory of all runs, in bytes.
-    pub(super) used: Arc<AtomicUsize>,
+    pub(super) used: Arc<AtomicCount>,
     /// Number of open runs without a reader.
-    pub(super) absent: Arc<AtomicUsize>,
+    pub(super) absent: Arc<AtomicCount>,
 }
 
-#[derive(Debug)]
-pub(super) struct Table<H> {
-    pub(super) runs: HashMap<RunKey, Arc<Run<H>>>,
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    pub(super) runs: HashMap<RunKey, Arc<Run>>,
     pub(super) parties: HashMap<Party, RunsOfParty>,
     /// Number of open runs without a reader, by the network of their client.
-    pub(super) networks: HashMap<IpAddr, Arc<AtomicUsize>>,
+    pub(super) networks: HashMap<IpAddr, Arc<AtomicCount>>,
 }
 
 /// The runs of one party.
 #[derive(Debug, Default)]
 pub(super) struct RunsOfParty {
     /// Memory of the runs, in bytes.
-    pub(super) used: Arc<AtomicUsize>,
+    pub(super) used: Arc<AtomicCount>,
     /// Number of open runs without a reader.
-    pub(super) absent: Arc<AtomicUsize>,
+    pub(super) absent: Arc<AtomicCount>,
     /// The runs whose whole response a reader has got, the earliest first. They are evicted in this order,
     /// because their clients are the least likely to return.
     delivered: VecDeque<RunKey>,
 }
 
-impl<H> Default for Registry<H> {
-    fn default() -> Self {
-        let table = Table {
-            runs: HashMap::new(),
-            parties: HashMap::new(),
-            networks: HashMap::new(),
-        };
-        Self {
-            table: Mutex::new(table),
-            used: Arc::default(),
-            absent: Arc::default(),
-        }
-    }
-}
-
-impl<H> Registry<H> {
+impl Registry {
     /// The memory of all runs, in bytes.
     pub fn used_bytes(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
+        self.used.get()
     }
 
     /// Number of open runs without a reader whose clients have this address (IPv6: an address of its network).
     pub fn absent_of(&self, client: IpAddr) -> usize {
-        if self.absent.load(Ordering::Relaxed) == 0 {
+        if self.absent.get() == 0 {
             return 0;
         }
         let absent = self.lock().networks.get(&client_network(client)).cloned();
-        absent.map_or(0, |absent| absent.load(Ordering::Relaxed))
+        absent.map_or(0, |absent| absent.get())
     }
 
     /// Whether there is a run with this key.
@@ -105,13 +90,13 @@ impl<H> Registry<H> {
                 .pop_front_if(|key| !runs.contains_key(key))
                 .is_some()
             {}
-            party.used.load(Ordering::Relaxed) > 0
+            party.used.get() > 0
         });
         networks.retain(|_, absent| Arc::strong_count(absent) > 1);
     }
 
     /// Removes a run from the table, so that another run can use its key.
-    pub(super) fn forget(&self, run: &Arc<Run<H>>) {
+    pub(super) fn forget(&self, run: &Arc<Run>) {
         let mut table = self.lock();
         if table
             .runs
@@ -130,18 +115,18 @@ impl<H> Registry<H> {
     }
 
     /// Records that a reader has got the whole response of a run.
-    pub(super) fn on_delivered(&self, run: &Run<H>) {
+    pub(super) fn on_delivered(&self, run: &Run) {
         if let Some(party) = self.lock().parties.get_mut(&run.party) {
             party.delivered.push_back(run.key);
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Table<H>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Table> {
         lock(&self.table)
     }
 }
 
-impl<H> Table<H> {
+impl Table {
     pub(super) fn evict_delivered(&mut self, party: Party, limit: ExceededLimit) -> bool {
         let Self { runs, parties, .. } = self;
         let Some(party) = parties.get_mut(&party) else {

@@ -5,6 +5,7 @@ use super::buffer::Buffer;
 use super::digest::{Digest, RunKey};
 use super::event_ids::RunId;
 use super::note::RunNote;
+use http::{HeaderMap, StatusCode};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
@@ -61,9 +62,20 @@ pub enum End {
     Broken,
 }
 
-/// A run. `H` is the head of a response.
+/// The response head of a run: a request to which the client can return after a lost connection.
 #[derive(Debug)]
-pub(super) struct Run<H> {
+pub struct RunHead {
+    /// The status.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The length of the body. `None`: the length is not known in advance.
+    pub length: Option<u64>,
+}
+
+/// A run.
+#[derive(Debug)]
+pub(super) struct Run {
     pub(super) key: RunKey,
     pub(super) id: RunId,
     /// The party to which the memory of the run is charged.
@@ -73,13 +85,13 @@ pub(super) struct Run<H> {
     pub(super) limits: MemoryLimits,
     pub(super) window: Duration,
     pub(super) note: Arc<RunNote>,
-    state: Mutex<RunState<H>>,
+    state: Mutex<RunState>,
 }
 
 #[derive(Debug)]
-pub(super) struct RunState<H> {
+pub(super) struct RunState {
     /// The head of the response. `None`: the response has not begun.
-    pub(super) head: Option<Arc<H>>,
+    pub(super) head: Option<Arc<RunHead>>,
     pub(super) buffer: Buffer,
     /// The permit that an open run needs while it has no reader.
     absence: Absence,
@@ -123,7 +135,7 @@ impl RunSettings {
     }
 }
 
-impl<H> Run<H> {
+impl Run {
     pub(super) fn new(
         arrival: &Arrival,
         settings: &RunSettings,
@@ -155,12 +167,12 @@ impl<H> Run<H> {
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, RunState<H>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, RunState> {
         lock(&self.state)
     }
 }
 
-impl<H> RunState<H> {
+impl RunState {
     /// Adds a reader at the beginning of the response and returns its id. `None`: the run already has
     /// [`MAX_READERS`] readers.
     pub(super) fn attach(&mut self) -> Option<u64> {

@@ -22,7 +22,7 @@ const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// The simulated engine of one run.
 struct Engine {
-    producer: Producer<usize>,
+    producer: Producer,
     run: usize,
     flag: Arc<Flag>,
     is_waiting: bool,
@@ -30,7 +30,7 @@ struct Engine {
 
 /// One connected client.
 struct Client {
-    reader: Reader<usize>,
+    reader: Reader,
     run: usize,
     position: usize,
     flag: Arc<Flag>,
@@ -63,12 +63,21 @@ struct World {
     settings: RunSettings,
     /// Maximum number of open requests of the gateway.
     places: usize,
-    registry: Arc<Registry<usize>>,
+    registry: Arc<Registry>,
     engines: Vec<Engine>,
     clients: Vec<Client>,
     runs: Vec<Facts>,
     latest: HashMap<RunKey, usize>,
     billed: usize,
+}
+
+/// The head of the response of a run, which its length names.
+fn head_of(run: usize) -> RunHead {
+    RunHead {
+        status: http::StatusCode::OK,
+        headers: http::HeaderMap::new(),
+        length: Some(run as u64),
+    }
 }
 
 /// Returns the bytes that the engine of a run writes from a position on. They depend on run and position, so
@@ -224,7 +233,7 @@ impl World {
         let engine = &mut self.engines[index];
         let facts = &mut self.runs[engine.run];
         if facts.written == 0 {
-            engine.producer.set_head(engine.run);
+            engine.producer.set_head(head_of(engine.run));
         }
         let waker = engine.flag.poll();
         let is_abandoned = engine.producer.poll_abandoned(&waker);
@@ -400,7 +409,7 @@ impl World {
         assert_eq!(self.billed, self.runs.len());
         self.registry.sweep(self.now);
         assert_eq!(self.registry.used_bytes(), 0);
-        assert_eq!(self.registry.absent.load(Ordering::Relaxed), 0);
+        assert_eq!(self.registry.absent.get(), 0);
         let table = self.registry.lock();
         assert!(table.runs.is_empty() && table.parties.is_empty() && table.networks.is_empty());
     }
@@ -419,7 +428,7 @@ fn read(client: &mut Client, runs: &[Facts]) {
     let facts = &runs[client.run];
     if client.position == 0 {
         match client.reader.poll_head(&waker) {
-            Poll::Ready(Some(head)) => assert_eq!(*head, client.run),
+            Poll::Ready(Some(head)) => assert_eq!(head.length, Some(client.run as u64)),
             Poll::Ready(None) => assert!(facts.end.is_some() && facts.written == 0),
             Poll::Pending => {
                 client.is_waiting = true;

@@ -29,7 +29,7 @@ pub enum ObjectiveCondition {
 
 named_enum! {
     /// A time of a request for which an objective can set a limit.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum LatencyMeasure {
         /// Time to first token: [`RequestRecord::ttft`].
         Ttft = "ttft",
@@ -238,11 +238,7 @@ impl LatencyMeasure {
     /// comes from a histogram, whose bucket bounds limit its accuracy. So each limit should be a bucket bound.
     pub fn observed_seconds(self, record: &RequestRecord) -> Option<f64> {
         let observed = &*record.observed;
-        let gaps = if observed.inter_token_latency.count() > 0 {
-            &observed.inter_token_latency
-        } else {
-            &observed.inter_chunk_latency
-        };
+        let gaps = observed.token_gaps();
         match self {
             Self::Ttft => Some(
                 record

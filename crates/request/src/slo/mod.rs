@@ -12,32 +12,30 @@ pub use definition::{
 };
 
 use crate::record::{Outcome, RequestRecord};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use tokenweir_protocol::named_enum;
+use tokenweir_protocol::{named_enum, settings_entry};
 use tokenweir_routing::saturation::LatencyLimits;
 
-/// A service level objective for the requests of a model or tier, or for all requests.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Objective {
-    /// Name of the objective, the value of the metric label.
-    pub name: String,
-    /// Only requests for this model count, by the name that clients use. `null`: any model.
-    pub model: Option<String>,
-    /// Only requests of this tier count. `null`: any tier.
-    pub tier: Option<String>,
-    /// The conditions, joined by `and`, and the share of requests that must meet all of them, such
-    /// as `ttft < 1s and itl_p95 < 50ms for 99 %`.
-    #[serde(rename = "objective")]
-    #[schemars(with = "String")]
-    pub definition: ObjectiveDefinition,
+settings_entry! {
+    /// A service level objective for the requests of a model or tier, or for all requests.
+    pub struct Objective {
+        /// Name of the objective, the value of the metric label.
+        pub name: String,
+        /// Only requests for this model count, by the name that clients use. `null`: any model.
+        pub model: Option<String>,
+        /// Only requests of this tier count. `null`: any tier.
+        pub tier: Option<String>,
+        /// The conditions, joined by `and`, and the share of requests that must meet all of them, such
+        /// as `ttft < 1s and itl_p95 < 50ms for 99 %`.
+        #[serde(rename = "objective")]
+        #[schemars(with = "String")]
+        pub definition: ObjectiveDefinition,
+    }
 }
 
 named_enum! {
     /// The result of one request for an objective.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum ObjectiveResult {
         /// The request met the objective.
         Good = "good",
@@ -48,8 +46,6 @@ named_enum! {
         Excluded = "excluded",
     }
 }
-
-const STATUS_TOO_MANY_REQUESTS: u16 = 429;
 
 impl Objective {
     /// Evaluates a finished request.
@@ -78,10 +74,19 @@ impl Objective {
             Outcome::Ok | Outcome::Cancelled if is_violated => ObjectiveResult::Bad,
             Outcome::Ok => ObjectiveResult::Good,
             Outcome::Cancelled if has_output => ObjectiveResult::Good,
-            Outcome::ClientError if is_backend_overloaded(record) => ObjectiveResult::Bad,
+            // A backend answered with 429. With a refusal, the client exceeded a limit of the gateway.
+            Outcome::ClientError if record.status == Some(429) && record.refusal.is_none() => {
+                ObjectiveResult::Bad
+            }
             Outcome::Cancelled | Outcome::ClientError => ObjectiveResult::Excluded,
             _ => ObjectiveResult::Bad,
         }
+    }
+
+    /// Whether the objective limits a time that was observed for this request.
+    pub fn limits_time_of(&self, record: &RequestRecord) -> bool {
+        let mut limits = self.definition.limits();
+        limits.any(|(measure, _)| measure.observed_seconds(record).is_some())
     }
 
     /// The TTFT limit for a request. `None`: the objective has no such limit, or does not apply to the request.
@@ -132,12 +137,6 @@ pub fn latency_limits(objectives: &[Objective], model: Option<&str>) -> LatencyL
         *least = Some(least.map_or(limit, |least| least.min(limit)));
     }
     limits
-}
-
-/// Whether a backend answered with 429. If the gateway itself answered with 429, the outcome `ClientError`
-/// means that the client exceeded a limit. A lack of capacity in the gateway has another outcome.
-fn is_backend_overloaded(record: &RequestRecord) -> bool {
-    record.status == Some(STATUS_TOO_MANY_REQUESTS) && record.refusal.is_none()
 }
 
 impl ObjectiveResult {

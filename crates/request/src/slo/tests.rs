@@ -39,6 +39,17 @@ fn disconnect_before_output(record: &mut RequestRecord, millis: u64) {
 }
 
 #[test]
+fn only_observed_times_are_limited() {
+    let record = streamed();
+    assert!(objective("ttft < 9s for 99 %").limits_time_of(&record));
+    assert!(!objective("success for 99 %").limits_time_of(&record));
+    let mut whole = streamed();
+    whole.options.stream = false;
+    whole.timings.first_output = None;
+    assert!(!objective("ttft < 9s for 99 %").limits_time_of(&whole));
+}
+
+#[test]
 fn an_objective_definition_is_parsed_from_its_text() {
     let definition: ObjectiveDefinition = "ttft < 1s and itl_p95 < 50ms for 99 %".parse().unwrap();
     let conditions = [

@@ -1,12 +1,12 @@
 //! The cached part of a prompt at a backend. It follows from KV events where they are decisive, and elsewhere
 //! from the prompts that were sent to the backend.
 
-use super::limits::at_most;
+use super::limits::{MAX_COUNT, at_most};
 use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// Source of the cached tokens of a candidate.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    #[derive(Default)]
     pub enum CachedSource {
         /// The prompts that are known to have been sent to the backend.
         #[default]
@@ -36,56 +36,48 @@ pub(super) struct CachedTokens {
     pub(super) source: CachedSource,
 }
 
-/// Maximum plausible number of cached prompt tokens. A greater number is ignored, because it depends on the
-/// block size that the engine reports, which may be wrong.
-const MAX_PROMPT_TOKENS: f64 = 1e9;
-
 impl KnownPrefix {
+    /// Whether the number of tokens, which depends on the block size that the engine reports, can be right.
     pub(super) fn is_plausible(&self) -> bool {
-        self.tokens <= MAX_PROMPT_TOKENS
+        self.tokens <= MAX_COUNT
     }
 }
 
 impl CachedTokens {
-    /// The cached part of a prompt of about `prompt` tokens whose events [decide](KnownPrefix). The prompt has
-    /// blocks of `block_tokens` tokens. `pending`: number of its leading blocks that were sent since the oldest
-    /// request without output. The engine computes these blocks before this prompt, but its events do not show
-    /// them yet.
-    pub(super) fn by_events(
+    /// The cached part of a prompt of about `prompt` tokens with blocks of `block_tokens` tokens. `known`: what
+    /// the KV events show. `sent`: number of its leading blocks that were sent to the backend, and are probably
+    /// cached when the engine computes this prompt. If the events decide, these are only the blocks sent since the
+    /// oldest request without output, which the events do not show yet.
+    pub(super) fn new(
         prompt: f64,
         block_tokens: f64,
-        known: &KnownPrefix,
-        pending: u32,
+        known: Option<&KnownPrefix>,
+        sent: u32,
     ) -> Self {
-        let pending_tokens = (f64::from(pending) * block_tokens).min(prompt);
-        let is_exact = pending_tokens <= known.tokens;
+        let sent_tokens = at_most(f64::from(sent) * block_tokens, prompt);
+        let Some(known) = known else {
+            return Self {
+                prompt,
+                cached: sent_tokens,
+                cached_blocks: sent,
+                source: CachedSource::Approximate,
+            };
+        };
+        let is_exact = known.is_decided && sent_tokens <= known.tokens;
+        let prompt = if known.is_decided {
+            prompt.max(known.tokens)
+        } else {
+            prompt
+        };
         Self {
-            prompt: prompt.max(known.tokens),
-            cached: known.tokens.max(pending_tokens),
-            cached_blocks: known.blocks.max(pending),
+            prompt,
+            cached: at_most(sent_tokens.max(known.tokens), prompt),
+            cached_blocks: sent.max(known.blocks),
             source: if is_exact {
                 CachedSource::Exact
             } else {
                 CachedSource::Approximate
             },
-        }
-    }
-
-    /// The cached part of a prompt of about `prompt` tokens with blocks of `block_tokens` tokens. `matched`:
-    /// number of its leading blocks that were sent to the backend and are probably still cached.
-    pub(super) fn by_sent_prompts(
-        prompt: f64,
-        block_tokens: f64,
-        known: Option<&KnownPrefix>,
-        matched: u32,
-    ) -> Self {
-        let cached = f64::from(matched) * block_tokens;
-        let cached = known.map_or(cached, |known| cached.max(known.tokens));
-        Self {
-            prompt,
-            cached: at_most(cached, prompt),
-            cached_blocks: known.map_or(matched, |known| matched.max(known.blocks)),
-            source: CachedSource::Approximate,
         }
     }
 }
@@ -103,10 +95,9 @@ mod tests {
     }
 
     fn cached(known: Option<KnownPrefix>) -> (f64, u32, CachedSource) {
-        let cached = match &known {
-            Some(known) if known.is_decided => CachedTokens::by_events(1_000.0, 128.0, known, 0),
-            known => CachedTokens::by_sent_prompts(1_000.0, 128.0, known.as_ref(), 3),
-        };
+        let is_decided = known.is_some_and(|known| known.is_decided);
+        let sent = if is_decided { 0 } else { 3 };
+        let cached = CachedTokens::new(1_000.0, 128.0, known.as_ref(), sent);
         (cached.cached, cached.cached_blocks, cached.source)
     }
 
@@ -127,7 +118,7 @@ mod tests {
 
     #[test]
     fn prompts_that_await_output_raise_cached_tokens() {
-        let cached = |tokens| CachedTokens::by_events(1_000.0, 128.0, &known(tokens, 1, true), 3);
+        let cached = |tokens| CachedTokens::new(1_000.0, 128.0, Some(&known(tokens, 1, true)), 3);
         let raised = cached(128.0);
         assert_eq!((raised.cached, raised.cached_blocks), (384.0, 3));
         assert_eq!(raised.source, CachedSource::Approximate);
@@ -138,7 +129,7 @@ mod tests {
     #[test]
     fn a_prompt_has_at_least_its_cached_tokens() {
         let known = known(1_200.0, 9, true);
-        let cached = CachedTokens::by_events(1_000.0, 128.0, &known, 0);
+        let cached = CachedTokens::new(1_000.0, 128.0, Some(&known), 0);
         assert_eq!((cached.prompt, cached.cached), (1_200.0, 1_200.0));
     }
 }

@@ -2,55 +2,43 @@
 //! time, and how long its prefix cache keeps sent blocks.
 
 use super::length_refusals::LengthRefusals;
-use super::linear_cost::{LinearFit, PrefillCost};
+use super::limits::{EMA_WEIGHT, OptionalF64, PREDICTION_ERROR};
+use super::prefill_cost::{PrefillCost, learned_ratio};
 use super::reservation::Reservation;
-use std::sync::Mutex;
 use std::time::Instant;
 use tokenweir_protocol::atomic::AtomicF64;
-use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::Usage;
 use tokenweir_protocol::openai::prompt::TOKENS_PER_BYTE;
 
-/// Estimates learned from the responses of one backend. Reading takes no lock. NaN in a field: no observation.
-#[derive(Debug)]
+/// Estimates learned from the responses of one backend. Reading takes no lock.
+#[derive(Debug, Default)]
 #[repr(C)] // the fields that routing decisions read come first, next to each other
 pub struct LearnedEstimates {
-    prefill_base: AtomicF64,
-    prefill_per_token: AtomicF64,
-    prefill_tokens: AtomicF64,
-    prefill_patience: AtomicF64,
-    ttft: AtomicF64,
-    tokens_per_byte: AtomicF64,
-    uncached_prompt_tokens: AtomicF64,
-    output_tokens: AtomicF64,
-    cache_retention: AtomicF64,
-    response_seconds: AtomicF64,
+    prefill_ratio: OptionalF64,
+    ttft: OptionalF64,
+    uncached_prompt_tokens: OptionalF64,
+    output_tokens: OptionalF64,
+    cache_retention: OptionalF64,
     /// Sum of the bytes of recent prompts. Long prompts dominate the ratio of `text_tokens` to this sum, so the
     /// tokens that a chat template adds to each prompt hardly influence it.
     text_bytes: AtomicF64,
     text_tokens: AtomicF64,
+    response_seconds: OptionalF64,
     length_refusals: LengthRefusals,
-    prefill_fit: Mutex<LinearFit>,
 }
 
-/// Weight of one observation in a moving average.
-const EMA_WEIGHT: f64 = 0.05;
-/// Factor by which each further prompt reduces the sums of bytes and tokens of the earlier prompts.
-const TEXT_RETENTION: f64 = 0.95;
+/// Idle time in seconds after which the weight of the prefill cost is ¼.
+const OLD_SECONDS: f64 = 10.0;
 /// Expected output tokens of a response, until a response reports its usage.
 const DEFAULT_OUTPUT_TOKENS: f64 = 256.0;
-/// Bounds of the learned tokens per byte of text.
-const TOKENS_PER_BYTE_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=4.0;
+/// Maximum number of tokens per byte of text.
+const MAX_TOKENS_PER_BYTE: f64 = 4.0;
+/// Relative change of the cache retention if the prediction of cached tokens was wrong by the whole prompt. After a
+/// right prediction, the retention grows by half as much.
+const RETENTION_STEP: f64 = 0.02;
 /// Maximum difference between reported and predicted cached tokens, as a share of the prompt, for which the
 /// prediction counts as right.
 const RETENTION_DEAD_BAND: f64 = 0.1;
-/// Relative change of the cache retention if the prediction of cached tokens was wrong by the whole prompt.
-const RETENTION_STEP: f64 = 0.02;
-/// Relative growth of a cache retention below 1 after a right prediction of the cached tokens.
-const RETENTION_RECOVERY: f64 = 0.01;
-/// Bounds of the cache retention. It can exceed 1, because requests of other clients may refresh blocks that
-/// this gateway sent.
-const CACHE_RETENTION_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=1.5;
 
 /// Sums over the recent prompts of a backend.
 #[derive(Debug, Clone, Copy)]
@@ -61,88 +49,47 @@ pub struct LearnedText {
     pub tokens: f64,
 }
 
-impl Default for LearnedEstimates {
-    fn default() -> Self {
-        let prefill = PrefillCost::default();
-        Self {
-            prefill_base: AtomicF64::new(prefill.base),
-            prefill_per_token: AtomicF64::new(prefill.per_token),
-            prefill_tokens: AtomicF64::new(0.0),
-            prefill_patience: AtomicF64::new(LinearFit::default().patience),
-            ttft: AtomicF64::new(f64::NAN),
-            tokens_per_byte: AtomicF64::new(f64::NAN),
-            uncached_prompt_tokens: AtomicF64::new(f64::NAN),
-            output_tokens: AtomicF64::new(f64::NAN),
-            cache_retention: AtomicF64::new(1.0),
-            response_seconds: AtomicF64::new(f64::NAN),
-            text_bytes: AtomicF64::new(0.0),
-            text_tokens: AtomicF64::new(0.0),
-            length_refusals: LengthRefusals::default(),
-            prefill_fit: Mutex::new(LinearFit::default()),
-        }
-    }
-}
-
 impl LearnedEstimates {
     pub(super) fn forget(&self) {
-        let initial = Self::default();
-        for (value, initial) in self.values().into_iter().zip(initial.values()) {
-            value.set(initial.get());
-        }
+        self.prefill_ratio.set(None);
+        self.ttft.set(None);
+        self.uncached_prompt_tokens.set(None);
+        self.output_tokens.set(None);
+        self.cache_retention.set(None);
+        self.response_seconds.set(None);
+        self.text_bytes.set(0.0);
+        self.text_tokens.set(0.0);
         self.length_refusals.forget();
-        *lock(&self.prefill_fit) = LinearFit::default();
-    }
-
-    fn values(&self) -> [&AtomicF64; 12] {
-        [
-            &self.prefill_base,
-            &self.prefill_per_token,
-            &self.prefill_tokens,
-            &self.prefill_patience,
-            &self.ttft,
-            &self.tokens_per_byte,
-            &self.uncached_prompt_tokens,
-            &self.output_tokens,
-            &self.cache_retention,
-            &self.response_seconds,
-            &self.text_bytes,
-            &self.text_tokens,
-        ]
     }
 
     /// Cost of prefill at the backend. Before the first output, the default.
     pub fn prefill(&self) -> PrefillCost {
-        PrefillCost {
-            base: self.prefill_base.get(),
-            per_token: self.prefill_per_token.get(),
-        }
+        PrefillCost::at_ratio(self.ratio())
     }
 
-    /// Mean number of tokens from which the prefill cost was learned, including the backlog before each
-    /// request.
-    pub(super) fn prefill_tokens(&self) -> f64 {
-        self.prefill_tokens.get()
+    fn ratio(&self) -> f64 {
+        self.prefill_ratio.get().unwrap_or(1.0)
     }
 
     /// Weight of the prefill cost, from 0 to 1, if the last output came `idle` seconds ago. 0: no
     /// output yet.
     pub(super) fn freshness(&self, idle: f64) -> f64 {
-        if self.ttft.get().is_nan() {
+        if self.ttft.get().is_none() {
             return 0.0;
         }
-        let age = idle / self.prefill_patience.get();
+        let age = idle / OLD_SECONDS;
         let spread = 1.0 + age * age;
         (spread * spread).recip()
     }
 
     /// Moving average of the time to first output in seconds. `None`: no output yet.
     pub fn ttft(&self) -> Option<f64> {
-        non_nan_value(&self.ttft)
+        self.ttft.get()
     }
 
     /// Whether a response has reported its prompt tokens.
     pub fn has_usage(&self) -> bool {
-        non_nan_value(&self.tokens_per_byte).is_some()
+        self.uncached_prompt_tokens.get().is_some()
     }
 
     /// Sums of the bytes and the tokens of recent prompts, with less weight for older ones. Zeros: no tokens
@@ -159,7 +106,7 @@ impl LearnedEstimates {
     /// weight, and the first reported usage replaces it. For prompts of this length or longer it remains the
     /// [minimum number of tokens](Self::least_tokens).
     pub fn on_too_long(&self, bytes: u64, tokens: u64, now: Instant) {
-        let most = bytes as f64 * TOKENS_PER_BYTE_RANGE.end();
+        let most = bytes as f64 * MAX_TOKENS_PER_BYTE;
         self.length_refusals
             .add(bytes, tokens.min(most as u64), now);
         let known = self.text();
@@ -181,58 +128,59 @@ impl LearnedEstimates {
     /// Adds a prompt to the sums. Its number of tokens is bounded, because a client can make an engine repeat
     /// any number in an error message.
     fn add_text(&self, bytes: f64, tokens: f64) {
-        let tokens = tokens.min(bytes * TOKENS_PER_BYTE_RANGE.end());
-        for (sum, value) in [(&self.text_bytes, bytes), (&self.text_tokens, tokens)] {
-            sum.set(sum.get() * TEXT_RETENTION + value);
-        }
+        let tokens = tokens.min(bytes * MAX_TOKENS_PER_BYTE);
+        let kept = 1.0 - EMA_WEIGHT;
+        self.text_bytes.set(self.text_bytes.get() * kept + bytes);
+        self.text_tokens.set(self.text_tokens.get() * kept + tokens);
     }
 
     /// Prompt tokens per byte of the prompt in the request body.
     pub fn tokens_per_byte(&self) -> f64 {
-        non_nan_value(&self.tokens_per_byte).unwrap_or(TOKENS_PER_BYTE)
+        let text = self.text();
+        if text.tokens > 0.0 {
+            text.tokens / text.bytes
+        } else {
+            TOKENS_PER_BYTE
+        }
     }
 
     /// Moving average of the uncached prompt tokens of a request. 0: no usage reported yet.
     pub fn prompt_tokens(&self) -> f64 {
-        non_nan_value(&self.uncached_prompt_tokens).unwrap_or(0.0)
+        self.uncached_prompt_tokens.get().unwrap_or(0.0)
     }
 
     /// Moving average of the output tokens of a response.
     pub fn output_tokens(&self) -> f64 {
-        non_nan_value(&self.output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS)
+        self.output_tokens.get().unwrap_or(DEFAULT_OUTPUT_TOKENS)
     }
 
-    /// Number of last sent blocks that are probably still cached, as a multiple of the number of blocks of the
-    /// KV cache. From 1/64 to 1.5, initially 1.
+    /// Number of last sent blocks that are probably still cached, as a share of the number of blocks of the KV
+    /// cache. Initially 1.
     pub fn retention(&self) -> f64 {
-        self.cache_retention.get()
+        self.cache_retention.get().unwrap_or(1.0)
     }
 
     /// Moving average of the time from the first output of a response to its end, in seconds. For a
     /// non-streaming response, the time begins when the request is sent. `None`: no response has ended.
     pub fn answer(&self) -> Option<f64> {
-        non_nan_value(&self.response_seconds)
+        self.response_seconds.get()
     }
 
     /// Records that a response has ended. `seconds`: see [`answer`](Self::answer).
     pub(super) fn on_end(&self, seconds: f64) {
-        self.response_seconds.average_in(seconds, EMA_WEIGHT);
+        self.response_seconds.average_in(seconds);
     }
 
-    /// Records that the first output of a request came after `seconds`. This time includes a wait for a
-    /// sequence slot, if there was one. So if the request may have waited, the time counts only if prefill
-    /// alone can explain it.
+    /// Records that the first output of a request came after `seconds`. This time includes a wait for a slot, if
+    /// there was one. So if the request may have waited, the time counts only if prefill alone can explain it.
     pub(super) fn on_first_output(&self, request: &Reservation, seconds: f64) {
-        self.ttft.average_in(seconds, EMA_WEIGHT);
-        let mut prefill_fit = lock(&self.prefill_fit);
-        if request.may_lack_slot && prefill_fit.is_exceeded(request.work, seconds) {
+        self.ttft.average_in(seconds);
+        let longest = PREDICTION_ERROR * self.prefill().seconds(request.work);
+        if request.may_lack_slot && seconds > longest {
             return;
         }
-        let line = prefill_fit.observe(request.work, seconds, request.freshness);
-        self.prefill_base.set(line.base);
-        self.prefill_per_token.set(line.per_token);
-        self.prefill_tokens.set(prefill_fit.mean_x());
-        self.prefill_patience.set(prefill_fit.patience);
+        let ratio = learned_ratio(self.ratio(), request.work, seconds, request.freshness);
+        self.prefill_ratio.set(Some(ratio));
     }
 
     /// Records the usage that the response to a request reported.
@@ -243,15 +191,12 @@ impl LearnedEstimates {
             ..
         } = *request;
         if let Some(output) = usage.output {
-            self.output_tokens.average_in(output as f64, EMA_WEIGHT);
+            self.output_tokens.average_in(output as f64);
         }
         let Some(prompt) = usage.input.filter(|prompt| *prompt > 0) else {
             return;
         };
         if text_bytes > 0 {
-            let ratio = prompt as f64 / text_bytes as f64;
-            let ratio = ratio.clamp(*TOKENS_PER_BYTE_RANGE.start(), *TOKENS_PER_BYTE_RANGE.end());
-            self.tokens_per_byte.average_in(ratio, EMA_WEIGHT);
             self.add_text(text_bytes as f64, prompt as f64);
             self.length_refusals.on_usage(text_bytes, prompt);
         }
@@ -263,38 +208,28 @@ impl LearnedEstimates {
             usage.cached
         };
         let uncached = prompt.saturating_sub(cached.unwrap_or(predicted_cached));
-        self.uncached_prompt_tokens
-            .average_in(uncached as f64, EMA_WEIGHT);
+        self.uncached_prompt_tokens.average_in(uncached as f64);
         if let Some(cached) = cached {
-            self.adjust_cache_retention(predicted_cached as f64, cached as f64, prompt as f64);
+            let excess = (cached as f64 - predicted_cached as f64) / prompt as f64;
+            if predicted_cached > 0 || excess >= RETENTION_DEAD_BAND {
+                self.adjust_cache_retention(excess);
+            }
         }
     }
 
-    /// Compares the cached tokens of a prompt with the prediction, and corrects the learned
-    /// [`retention`](Self::retention) by at most 2 % in either direction. A faster correction would follow
-    /// single evictions, and the prefix table would then forget blocks that the engine still has.
-    fn adjust_cache_retention(&self, predicted_cached: f64, cached: f64, prompt: f64) {
-        let excess = (cached - predicted_cached) / prompt;
-        if predicted_cached <= 0.0 && excess < RETENTION_DEAD_BAND {
-            return;
-        }
-        let retention = self.cache_retention.get();
+    /// Corrects the learned [`retention`](Self::retention) after a prompt had more cached tokens than predicted,
+    /// by this share of its tokens. A faster correction would follow single evictions, and the prefix table would
+    /// then forget blocks that the engine still has.
+    fn adjust_cache_retention(&self, excess: f64) {
         let step = if excess.abs() >= RETENTION_DEAD_BAND {
             RETENTION_STEP * excess.clamp(-1.0, 1.0)
-        } else if retention < 1.0 {
-            RETENTION_RECOVERY
         } else {
-            0.0
+            RETENTION_STEP / 2.0
         };
-        let (min, max) = CACHE_RETENTION_RANGE.into_inner();
+        let retention = self.retention() * (1.0 + step);
         self.cache_retention
-            .set((retention * (1.0 + step)).clamp(min, max));
+            .set(Some(retention.clamp(1.0 / 64.0, 1.0)));
     }
-}
-
-/// Returns the value of a learned mean. `None`: the value is NaN, which means no observation.
-fn non_nan_value(mean: &AtomicF64) -> Option<f64> {
-    Some(mean.get()).filter(|mean| !mean.is_nan())
 }
 
 #[cfg(test)]

@@ -79,17 +79,15 @@ pub struct LoadEstimator {
     learned_estimates: LearnedEstimates,
 }
 
-/// Minimum of `LoadEstimator::horizon` in seconds. With a horizon of 0, even a new report would have no weight.
-const MIN_HORIZON_SECONDS: f64 = 0.001;
-
 impl LoadEstimator {
     /// An estimator without observations. `horizon`: age at which a report has the weight ½.
     pub fn new(now: Instant, horizon: Duration) -> Self {
-        Self {
+        let estimator = Self {
             started: clock::nanos(now),
-            horizon: AtomicF64::new(horizon.as_secs_f64().max(MIN_HORIZON_SECONDS)),
             ..Self::default()
-        }
+        };
+        estimator.set_horizon(horizon);
+        estimator
     }
 
     /// Sum over the requests of this gateway in flight at the backend.
@@ -170,7 +168,6 @@ impl LoadEstimator {
             // Values that are only copied come last, because registers cannot hold them during the
             // calculations.
             output: self.learned_estimates.output_tokens(),
-            prefill_tokens: self.learned_estimates.prefill_tokens() as f32,
             is_calibrated: self.learned_estimates.ttft().is_some(),
             has_usage: self.learned_estimates.has_usage(),
             idle_seconds: at_least_0(now - self.last_sent_at.get()),
@@ -203,7 +200,6 @@ impl LoadEstimator {
             freshness: candidate.prefill_freshness,
             is_stream,
             is_pending: is_stream,
-            is_decoding: false,
         };
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.kv_tokens
@@ -248,7 +244,6 @@ impl LoadEstimator {
         if let Some(id) = reservation.ticket.take() {
             self.pending_outputs.on_output(id);
         }
-        reservation.is_decoding = true;
         let decoding = self.decoding_streams.fetch_add(1, Ordering::Relaxed) + 1;
         self.most_running.fetch_max(decoding, Ordering::Relaxed);
         if reservation.remote.is_none() {
@@ -274,8 +269,8 @@ impl LoadEstimator {
 
     /// Removes a request that has ended for any reason.
     pub fn release(&self, mut reservation: Reservation, now: Instant) {
-        self.end_prefill(&mut reservation, now);
-        if reservation.is_decoding {
+        let was_pending = self.end_prefill(&mut reservation, now);
+        if reservation.is_stream && !was_pending {
             self.decoding_streams.fetch_sub(1, Ordering::Relaxed);
         }
         if let Some(id) = reservation.ticket {

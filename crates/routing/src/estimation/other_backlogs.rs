@@ -1,5 +1,6 @@
 //! Prompt tokens that one backend still has to compute for other gateways, as these gateways report them.
 
+use super::limits::MAX_COUNT;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir_protocol::atomic::AtomicF64;
@@ -24,8 +25,6 @@ struct OtherBacklog {
 
 /// Maximum number of other gateways whose reports are stored.
 pub const MAX_PEERS: usize = 32;
-/// Maximum number of tokens of a reported backlog.
-const MAX_BACKLOG_TOKENS: u64 = 1_000_000_000_000;
 /// Age in seconds above which a report is ignored, because a gateway that has ended does not replace its last
 /// report.
 const MAX_AGE_SECONDS: f64 = 30.0;
@@ -36,14 +35,14 @@ impl OtherBacklogs {
     pub(super) fn set(&self, peer: usize, tokens: u64, now: f64) {
         let backlogs = self.backlogs.get_or_init(Box::default);
         if let Some(backlog) = backlogs.get(peer) {
-            backlog.tokens.set(tokens.min(MAX_BACKLOG_TOKENS) as f64);
+            backlog.tokens.set((tokens as f64).min(MAX_COUNT));
             backlog.at.set(now);
             self.used.fetch_max(peer + 1, Ordering::Relaxed);
         }
     }
 
     /// Prompt tokens that the backend still has to compute for the other gateways, at `per_token` seconds per
-    /// token (0: not known). The number falls with time, so a lost report about a first output has no lasting
+    /// token. The number falls with time, so a lost report about a first output has no lasting
     /// effect. `now`: see `OtherBacklog::at`.
     pub(super) fn tokens(&self, per_token: f64, now: f64) -> f64 {
         let Some(backlogs) = self.backlogs.get() else {
@@ -51,13 +50,8 @@ impl OtherBacklogs {
         };
         let remaining = |backlog: &OtherBacklog| {
             let age = (now - backlog.at.get()).max(0.0);
-            let computed = if per_token > 0.0 {
-                age / per_token
-            } else {
-                0.0
-            };
             if age < MAX_AGE_SECONDS {
-                (backlog.tokens.get() - computed).max(0.0)
+                (backlog.tokens.get() - age / per_token).max(0.0)
             } else {
                 0.0
             }
@@ -90,10 +84,10 @@ mod tests {
     }
 
     #[test]
-    fn unknown_speed_counts_for_30_seconds() {
+    fn a_report_counts_for_30_seconds() {
         let backlogs = OtherBacklogs::default();
-        backlogs.set(0, 400, 0.0);
-        let tokens = |seconds| backlogs.tokens(0.0, seconds).round() as u32;
-        assert_eq!((tokens(29.0), tokens(30.0)), (400, 0));
+        backlogs.set(0, u64::MAX, 0.0);
+        let has_tokens = |seconds| backlogs.tokens(1e-3, seconds) > 0.0;
+        assert!(has_tokens(29.0) && !has_tokens(30.0));
     }
 }

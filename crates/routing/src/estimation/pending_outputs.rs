@@ -10,6 +10,7 @@
 //! delay does not predict the delay of the next request. A non-streaming request shows no output before its
 //! end. It counts only until the metrics of the engine show that the engine generates tokens.
 
+use super::limits::PREDICTION_ERROR;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,60 +22,52 @@ use tokenweir_protocol::mutex::lock;
 ///
 /// [`LoadEstimator`]: super::LoadEstimator
 #[derive(Debug)]
-#[repr(C)] // routing decisions read only the fields before the queues
+#[repr(C)] // routing decisions read only the fields before the queue
 pub(super) struct PendingOutputs {
     /// Time at which the oldest request becomes overdue. Infinity: no request.
     overdue_from: AtomicF64,
     /// Time at which the output of the oldest request was expected.
     expected_at: AtomicF64,
-    /// Age of the prefix table when the oldest stream was sent. [`NO_STREAM`]: no stream.
+    /// Age of the prefix table when the oldest stream was sent. Above [`u32::MAX`]: no stream.
     oldest_table_age: AtomicU64,
-    queues: Mutex<PendingQueues>,
+    queue: Mutex<PendingQueue>,
 }
 
 #[derive(Debug, Default)]
-struct PendingQueues {
+struct PendingQueue {
     /// The id that was assigned last.
     last_id: u64,
-    /// Streams, in the order in which they were sent.
-    streams: VecDeque<PendingOutput>,
-    /// Non-streaming requests, in the order in which they were sent.
-    non_streaming: VecDeque<PendingOutput>,
+    /// The requests, in the order in which they were sent.
+    requests: VecDeque<PendingOutput>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct PendingOutput {
     id: u64,
+    is_stream: bool,
     overdue_from: f64,
     expected_at: f64,
     /// Age of the prefix table before the prompt was added to it.
     table_age: u32,
 }
 
-/// Identifies a request in the queues of its backend. Ids increase with time.
+/// Identifies a request in the queue of its backend. Ids increase with time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PendingOutputId(u64);
 
-/// A request is overdue after this multiple of its predicted time to first output, plus
-/// [`OVERDUE_SLACK_SECONDS`]. The factor is 2 because predictions of single requests are often wrong by that
-/// much.
-const OVERDUE_FACTOR: f64 = 2.0;
-/// Time that is added to the predicted time to first output before a request is overdue.
+/// Time that is added to the predicted time before a request is overdue.
 const OVERDUE_SLACK_SECONDS: f64 = 0.25;
 /// Multiple of the mean response time after which a non-streaming request is overdue. It is greater
-/// than [`OVERDUE_FACTOR`], because response lengths vary more than prediction errors.
+/// than [`PREDICTION_ERROR`], because response lengths vary more than prediction errors.
 const RESPONSE_TIME_FACTOR: f64 = 4.0;
-
-/// Value of `oldest_table_age` if no stream waits for output: greater than every possible age.
-const NO_STREAM: u64 = u64::MAX;
 
 impl Default for PendingOutputs {
     fn default() -> Self {
         Self {
             overdue_from: AtomicF64::new(f64::INFINITY),
             expected_at: AtomicF64::new(f64::INFINITY),
-            oldest_table_age: AtomicU64::new(NO_STREAM),
-            queues: Mutex::default(),
+            oldest_table_age: AtomicU64::new(u64::MAX),
+            queue: Mutex::default(),
         }
     }
 }
@@ -106,91 +99,59 @@ impl PendingOutputs {
         table_age: u32,
     ) -> PendingOutputId {
         let rest = response_seconds.unwrap_or(0.0);
-        let overdue_from = now
-            + OVERDUE_FACTOR * expected_seconds
-            + OVERDUE_SLACK_SECONDS
-            + RESPONSE_TIME_FACTOR * rest;
-        let expected_at = now + expected_seconds + rest;
-        let mut queues = lock(&self.queues);
-        queues.last_id += 1;
-        let id = queues.last_id;
-        let PendingQueues {
-            streams,
-            non_streaming,
-            ..
-        } = &mut *queues;
-        let queue = if response_seconds.is_none() {
-            streams
-        } else {
-            non_streaming
-        };
-        queue.push_back(PendingOutput {
+        let tolerated = PREDICTION_ERROR * expected_seconds + RESPONSE_TIME_FACTOR * rest;
+        let mut queue = lock(&self.queue);
+        queue.last_id += 1;
+        let id = queue.last_id;
+        queue.requests.push_back(PendingOutput {
             id,
-            overdue_from,
-            expected_at,
+            is_stream: response_seconds.is_none(),
+            overdue_from: now + tolerated + OVERDUE_SLACK_SECONDS,
+            expected_at: now + expected_seconds + rest,
             table_age,
         });
-        if queue.len() == 1 {
-            self.publish_oldest(&queues);
-        }
+        self.publish_oldest(&queue);
         PendingOutputId(id)
     }
 
     /// Removes a request that has had output, and all requests that were sent before it.
     pub(super) fn on_output(&self, id: PendingOutputId) {
-        let mut queues = lock(&self.queues);
-        let is_up_to_id = |pending: &mut PendingOutput| pending.id <= id.0;
-        let PendingQueues {
-            streams,
-            non_streaming,
-            ..
-        } = &mut *queues;
-        for queue in [streams, non_streaming] {
-            while queue.pop_front_if(is_up_to_id).is_some() {}
-        }
-        self.publish_oldest(&queues);
+        self.retain(|pending| pending.id > id.0);
     }
 
     /// Removes a request that ended without output. Earlier requests stay, because this end does not show that
     /// the engine serves them.
     pub(super) fn remove(&self, id: PendingOutputId) {
-        let mut queues = lock(&self.queues);
-        let PendingQueues {
-            streams,
-            non_streaming,
-            ..
-        } = &mut *queues;
-        for queue in [streams, non_streaming] {
-            if let Ok(index) = queue.binary_search_by_key(&id.0, |pending| pending.id) {
-                queue.remove(index);
-            }
-        }
-        self.publish_oldest(&queues);
+        self.retain(|pending| pending.id != id.0);
     }
 
     /// Removes all non-streaming requests, because the engine generates tokens, which may belong to them.
     pub(super) fn on_progress(&self) {
-        let mut queues = lock(&self.queues);
-        queues.non_streaming.clear();
-        self.publish_oldest(&queues);
+        self.retain(|pending| pending.is_stream);
+    }
+
+    fn retain(&self, stays: impl Fn(&PendingOutput) -> bool) {
+        let mut queue = lock(&self.queue);
+        queue.requests.retain(stays);
+        self.publish_oldest(&queue);
     }
 
     /// Publishes the times of the oldest stream or the oldest non-streaming request, whichever becomes overdue
     /// first. Readers then need no lock.
-    fn publish_oldest(&self, queues: &PendingQueues) {
-        let fronts = [queues.streams.front(), queues.non_streaming.front()]
-            .into_iter()
-            .flatten();
+    fn publish_oldest(&self, queue: &PendingQueue) {
+        let oldest = |is_stream| {
+            let mut requests = queue.requests.iter();
+            requests.find(|pending| pending.is_stream == is_stream)
+        };
+        let stream = oldest(true);
+        let fronts = [stream, oldest(false)].into_iter().flatten();
         let first = fronts.min_by(|a, b| a.overdue_from.total_cmp(&b.overdue_from));
-        self.expected_at
-            .set(first.map_or(f64::INFINITY, |pending| pending.expected_at));
-        self.overdue_from
-            .set(first.map_or(f64::INFINITY, |pending| pending.overdue_from));
-        let oldest = queues
-            .streams
-            .front()
-            .map_or(NO_STREAM, |stream| stream.table_age.into());
-        self.oldest_table_age.store(oldest, Ordering::Relaxed);
+        let expected_at = first.map_or(f64::INFINITY, |pending| pending.expected_at);
+        let overdue_from = first.map_or(f64::INFINITY, |pending| pending.overdue_from);
+        let table_age = stream.map_or(u64::MAX, |pending| pending.table_age.into());
+        self.expected_at.set(expected_at);
+        self.overdue_from.set(overdue_from);
+        self.oldest_table_age.store(table_age, Ordering::Relaxed);
     }
 }
 

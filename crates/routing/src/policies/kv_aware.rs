@@ -40,21 +40,22 @@ pub use super::selection::tie_limit;
 use super::selection::{least, longest_idle};
 use super::session;
 use crate::{CachedSource, Candidate, PolicyChoice, PrefillCost, RoutingRequest};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use tokenweir_protocol::settings;
 
-/// Weights of the policy `kv_aware`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct KvAwareSettings {
-    /// Seconds added at a backend with a full KV cache for a request without a cached prefix there. Nothing is
-    /// added up to a usage of 0.9.
-    pub pressure: f64,
-    /// Share of the prompt that counts as cached at the backend of its session, if less is known to
-    /// be cached.
-    pub session: f64,
-    /// Age in seconds at which the last scraped load counts for half in predictions.
-    pub horizon_seconds: f64,
+settings! {
+    /// Weights of the policy `kv_aware`.
+    #[derive(Copy)]
+    pub struct KvAwareSettings {
+        /// Seconds added at a backend with a full KV cache for a request without a cached prefix there. Nothing is
+        /// added up to a usage of 0.9.
+        pub pressure: f64,
+        /// Share of the prompt that counts as cached at the backend of its session, if less is known to
+        /// be cached.
+        pub session: f64,
+        /// Age in seconds at which the last scraped load counts for half in predictions.
+        pub horizon_seconds: f64,
+    }
 }
 
 impl Default for KvAwareSettings {
@@ -229,17 +230,15 @@ impl FleetLoad {
     /// The mean load of these candidates.
     pub fn new(candidates: &[Candidate]) -> Self {
         let count = candidates.len().max(1) as f64;
-        let sums = candidates
-            .iter()
-            .fold([0.0; 2], |[waiting, all], candidate| {
-                [
-                    waiting + candidate.waiting,
-                    all + candidate.waiting + candidate.running,
-                ]
-            });
+        let mut waiting = 0.0;
+        let mut running = 0.0;
+        for candidate in candidates {
+            waiting += candidate.waiting;
+            running += candidate.running;
+        }
         Self {
-            waiting: (sums[0] / count).min(MAX_WAITING),
-            requests: sums[1] / count,
+            waiting: (waiting / count).min(MAX_WAITING),
+            requests: (waiting + running) / count,
         }
     }
 }

@@ -14,8 +14,8 @@ impl Decision<'_> {
             .unwrap_or_else(|| self.fact(chosen))
     }
 
-    /// Returns the reason for the first term of the cost that alone explains the choice. `None`:
-    /// the choice depends on several terms.
+    /// Returns the label of the first of session, cached prefix and KV cache pressure without which another
+    /// candidate would have been chosen. `None`: none of the three decided the choice.
     fn cause(&self, chosen: usize) -> Option<&'static str> {
         let own = &self.candidates[chosen];
         if self.home == Some(chosen) {

@@ -5,7 +5,7 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// Whether a backend may get new requests, and if not, why.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    #[derive(PartialOrd, Ord)]
     pub enum Availability {
         /// The backend gets new requests. A full backend is available too, and requests wait for it in the
         /// queue.

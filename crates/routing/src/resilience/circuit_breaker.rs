@@ -14,39 +14,38 @@
 //! takes no lock, except during slow start.
 
 use super::recent_outcomes::RecentOutcomes;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_protocol::mutex::lock;
-use tokenweir_protocol::named_enum;
 use tokenweir_protocol::units;
+use tokenweir_protocol::{named_enum, settings};
 
-/// When a backend is ejected and how it is re-admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct CircuitBreakerSettings {
-    /// Number of consecutive failures that ejects a backend. 0: disabled.
-    pub consecutive_failures: u32,
-    /// Share of failed requests, from 0 to 1, that ejects a backend. The requests of the last 10
-    /// seconds count, or of up to 60 until there are 20. With fewer, at least 10 requests and 5
-    /// failures are needed. 0: disabled.
-    pub failure_ratio: f64,
-    /// Duration of the first ejection. Each further one lasts twice as long, up to 5 minutes.
-    #[serde(with = "units::Duration")]
-    pub base_ejection_time: Duration,
-    /// Time in which the traffic of a re-admitted backend grows from 10 % to its full share. Not a key of
-    /// the configuration.
-    #[serde(skip)]
-    pub slow_start: Duration,
-    /// Share of backends that are not ejected, from 0 to 1, below which ejections are ignored
-    /// (panic mode).
-    pub panic_threshold: f64,
-    /// Time after which an engine that reports requests but generates no tokens counts as stuck.
-    /// `null`: disabled.
-    #[serde(with = "units::OptionalDuration")]
-    pub stuck_after: Option<Duration>,
+settings! {
+    /// When a backend is ejected and how it is re-admitted.
+    #[derive(Copy)]
+    pub struct CircuitBreakerSettings {
+        /// Number of consecutive failures that ejects a backend. 0: disabled.
+        pub consecutive_failures: u32,
+        /// Share of failed requests, from 0 to 1, that ejects a backend. The requests of the last 10
+        /// seconds count, or of up to 60 until there are 20. With fewer, at least 10 requests and 5
+        /// failures are needed. 0: disabled.
+        pub failure_ratio: f64,
+        /// Duration of the first ejection. Each further one lasts twice as long, up to 5 minutes.
+        #[serde(with = "units::Duration")]
+        pub base_ejection_time: Duration,
+        /// Time in which the traffic of a re-admitted backend grows from 10 % to its full share. Not a key of
+        /// the configuration.
+        #[serde(skip)]
+        pub slow_start: Duration,
+        /// Share of backends that are not ejected, from 0 to 1, below which ejections are ignored
+        /// (panic mode).
+        pub panic_threshold: f64,
+        /// Time after which an engine that reports requests but generates no tokens counts as stuck.
+        /// `null`: disabled.
+        #[serde(with = "units::OptionalDuration")]
+        pub stuck_after: Option<Duration>,
+    }
 }
 
 /// Circuit breaker of one backend.
@@ -80,7 +79,7 @@ struct BreakerInner {
 
 named_enum! {
     /// State of a circuit breaker.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum BreakerState {
         /// The backend gets requests.
         Closed = "closed",

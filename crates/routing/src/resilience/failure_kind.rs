@@ -5,7 +5,7 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// The kind of a failed attempt.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum FailureKind {
         /// No connection to the backend could be opened.
         Unreachable = "connect_error",

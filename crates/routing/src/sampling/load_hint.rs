@@ -31,9 +31,9 @@ const LAST_SENT_BITS: u32 = 48;
 /// Number of tokens of the reference prompt for hints. It has no cached tokens and no output, because both
 /// depend on the request.
 const HINT_PROMPT_TOKENS: f64 = 1_000.0;
-/// Prefill cost, in seconds per token, of a backend without observed output. The low value lets such a backend
-/// be sampled before other idle backends, but not while it has a long backlog.
-const UNCALIBRATED_SECONDS_PER_TOKEN: f64 = 1e-5;
+/// Ratio of the prefill cost of a backend without observed output to the default. The low value lets such a
+/// backend be sampled before other idle backends, but not while it has a long backlog.
+const UNCALIBRATED_RATIO: f64 = 0.1;
 /// Seconds added to each prediction. The precision of the 16-bit value is relative. With this addend, short
 /// predictions are compared in steps of about a millisecond.
 const ADDED_SECONDS: f64 = 0.1;
@@ -68,22 +68,15 @@ impl LoadHint {
     }
 }
 
-/// The prefill cost for hints: the geometric mean of the learned and the default seconds per token, and the
-/// default base.
+/// The prefill cost for hints: the geometric mean of the learned and the default cost.
 ///
 /// Learned costs have random errors. Without damping, the backend with the most favourable error among dozens
 /// would have the lowest hint again and again, whatever the request.
 fn damped_prefill_cost(candidate: &Candidate) -> PrefillCost {
-    let default = PrefillCost::default();
-    let learned = candidate.prefill.per_token;
-    let damped = (learned * default.per_token).sqrt();
-    PrefillCost {
-        per_token: if candidate.is_calibrated {
-            damped
-        } else {
-            UNCALIBRATED_SECONDS_PER_TOKEN
-        },
-        ..default
+    if candidate.is_calibrated {
+        PrefillCost::at_ratio(candidate.prefill.ratio().sqrt())
+    } else {
+        PrefillCost::at_ratio(UNCALIBRATED_RATIO)
     }
 }
 

@@ -1,63 +1,93 @@
-//! Whether engines evict what returning sessions need, learned from the turns so far.
+//! Whether sessions must wait for room, learned from the turns so far.
 //!
 //! ```text
-//! evicted    an engine computed more than a fifth of the last prompt of the session again
-//! begins     more than a tenth of the last turns were evicted, or the sessions need 1.25 × the capacity:
-//!            sessions wait for room
-//! ends       at most a tenth are, and no turn has had to wait for 30 s
+//! lost      tokens of the last prompt of a session that an engine computed again for the next turn, if they are
+//!           more than a fifth of that prompt
+//! begins    lost tokens are more than half of all prompt tokens that engines computed, and where objectives apply,
+//!           more than a quarter of the turns missed one: sessions wait for room. Where none apply, also if the sessions
+//!           need 1.25 × the capacity
+//! ends      lost tokens are at most half of the computed ones, and no turn has had to wait for 30 s
 //! ```
 //!
-//! While sessions wait, engines keep what others need, so the end cannot depend on evictions alone. No session
-//! waits before engines evict what others need, however wrong the estimate of the need is.
+//! While sessions wait, engines keep what others need, so the end cannot depend on lost tokens alone. As long as most
+//! turns meet their objectives, engines can afford what they compute again, and a wait would only make turns late.
 
+use super::turn::TurnTokens;
 use std::time::{Duration, Instant};
 
 /// Whether sessions must wait for room.
 #[derive(Debug, Default)]
 pub(super) struct Evictions {
-    /// Share of the last turns that were evicted. `None`: engines do not report cached tokens.
-    share: Option<f64>,
+    /// Moving averages of the prompt tokens that engines computed for a turn, and of those that were lost.
+    computed: f64,
+    lost: f64,
+    /// Number of turns in these averages. 0: engines do not report cached tokens.
+    turns: u64,
+    /// Moving average of the share of the turns that missed an objective. `None`: no objective applies.
+    missed: Option<f64>,
     has_begun: bool,
 }
 
 /// Part of a prompt that an engine may compute again although a session goes on.
 const COMPUTED_AGAIN: f64 = 0.2;
-/// Share of the returning turns that may be evicted.
-const TOLERATED: f64 = 0.1;
-/// Weight of one turn in the share.
-const WEIGHT: f64 = 0.05;
+/// Share of the computed tokens that may be lost ones.
+const TOLERATED_LOSS: f64 = 0.5;
+/// Share of the turns that may miss an objective.
+const TOLERATED_MISSES: f64 = 0.25;
 /// Need, as a share of the capacity, from which engines must evict even if the estimate is a fifth too high.
 const CERTAIN_NEED: f64 = 1.25;
+/// Weight of one turn in the averages.
+const WEIGHT: f64 = 0.02;
+/// Number of turns before which the averages say nothing.
+const MIN_TURNS: u64 = 20;
 /// Time without a turn that had to wait, after which sessions need not wait any more.
 const PAUSE: Duration = Duration::from_secs(30);
 
 impl Evictions {
-    /// A turn has ended with `cached` tokens from the cache. Its session had a prompt of `known` tokens before. 0: it
-    /// is the first turn, or the number is not known.
-    pub(super) fn learn(&mut self, known: u64, cached: u64) {
-        let share = self.share.get_or_insert(0.0);
-        if known == 0 {
-            return;
+    /// A turn has ended. Its session had a prompt of `known` tokens before. 0: it is the first turn, or the number is
+    /// not known.
+    pub(super) fn learn(&mut self, known: u64, tokens: &TurnTokens) {
+        if let Some(has_missed) = tokens.has_missed {
+            // Without a judged turn, the need alone could begin the wait.
+            self.has_begun &= self.missed.is_some();
+            let missed = self.missed.get_or_insert(0.0);
+            *missed += WEIGHT * (f64::from(u8::from(has_missed)) - *missed);
         }
-        let is_evicted = (cached as f64) < (1.0 - COMPUTED_AGAIN) * known as f64;
-        *share += WEIGHT * (f64::from(u8::from(is_evicted)) - *share);
-        self.has_begun |= *share > TOLERATED;
+        let Some(cached) = tokens.cached else { return };
+        let computed = tokens.prompt.saturating_sub(cached) as f64;
+        let mut lost = known.saturating_sub(cached) as f64;
+        if lost <= COMPUTED_AGAIN * known as f64 {
+            lost = 0.0;
+        }
+        self.computed += WEIGHT * (computed - self.computed);
+        self.lost += WEIGHT * (lost - self.lost);
+        self.turns += 1;
+        self.has_begun |= self.turns >= MIN_TURNS && self.is_evicting() && self.is_needed();
     }
 
     /// Begins the wait for room if the sessions need more than caches can hold, and ends it if engines keep what
     /// returning sessions need. `need`: as a share of the capacity. `held`: when a turn last had to wait.
     pub(super) fn judge(&mut self, need: f64, held: Option<Instant>, now: Instant) {
-        if need > CERTAIN_NEED {
+        if self.missed.is_none() && need > CERTAIN_NEED {
             self.has_begun = true;
             return;
         }
         let is_held = held.is_some_and(|at| now < at + PAUSE);
-        let is_evicting = self.share.is_some_and(|share| share > TOLERATED);
-        self.has_begun &= is_held || is_evicting;
+        self.has_begun &= is_held || self.is_evicting();
     }
 
-    /// Whether sessions wait for room. Always, if engines do not report cached tokens.
+    /// Whether sessions wait for room. If engines do not report cached tokens, they wait whenever that may help.
     pub(super) fn hold_sessions(&self) -> bool {
-        self.has_begun || self.share.is_none()
+        self.has_begun || self.turns == 0 && self.is_needed()
+    }
+
+    /// Whether more turns miss their objectives than may, so that a wait can help. Always, where no objective applies.
+    /// Turns that waited count, too: the wait then lasts until others are in time.
+    pub(super) fn is_needed(&self) -> bool {
+        self.missed.is_none_or(|missed| missed > TOLERATED_MISSES)
+    }
+
+    fn is_evicting(&self) -> bool {
+        self.lost > TOLERATED_LOSS * self.computed
     }
 }

@@ -4,6 +4,7 @@
 mod block_table;
 mod evictions;
 mod growth;
+mod prompt_ends;
 mod return_times;
 mod turn;
 mod working_set;

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! h(b)      share of the sessions that return in interval b, of those that have not returned before it
-//! P(t)      = 1 − Π (1 − h(b)) over the intervals b from that of t on: a session that is idle for t returns
-//! F(t)      = 1 − Π (1 − h(b)) over the intervals b up to that of t: a session has returned until t
+//! P(t)      = 1 − Π (1 − h(b)) over the intervals b ≥ t: probability that a session that is idle for t returns
+//! F(t)      = 1 − Π (1 − h(b)) over the intervals b ≤ t: probability that a session returns within t
 //! probable  the longest t with P(t) ≥ 0.3
 //! most      the shortest t with F(t) ≥ 0.85 × F(32 s)
 //! ```
 //!
-//! This is the estimator of Kaplan and Meier (1958). It also learns from sessions that have not returned yet,
-//! so it knows of sessions that never return without a signal of their end.
+//! This is the estimator of Kaplan and Meier (1958). A session that has not returned is a censored observation,
+//! so sessions need no signal of their end.
 
 use std::time::Duration;
 

@@ -23,6 +23,8 @@ pub struct TurnTokens {
     pub cached: Option<u64>,
     /// Tokens of the response.
     pub output: u64,
+    /// Whether the turn missed an objective. `None`: none applies to it.
+    pub has_missed: Option<bool>,
 }
 
 /// Whether a turn may run.

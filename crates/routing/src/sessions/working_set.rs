@@ -1,7 +1,7 @@
 //! The contexts of the live sessions of a set of backends, and the rule which turns may run.
 //!
 //! ```text
-//! turn      one request. It continues a context if its prompt extends the prompt of one that is idle
+//! turn      one request. It continues a context if its prompt extends prompt and response of one that is idle
 //! context   what one prompt and its response occupy in a KV cache. Blocks that several have count once
 //! need      Σ tokens of contexts that are running, or idle within the window + tokens of shared blocks
 //! window    the time within which most sessions return; while sessions wait for long, the time within which a return is
@@ -9,11 +9,11 @@
 //! ```
 //!
 //! - A turn that continues a context, or that belongs to the session of a live one, runs.
-//! - Any other turn runs while engines keep what returning sessions need (`evictions`). A turn with more than an eighth
-//!   of the capacity does not: it waits as the next ones.
+//! - Any other turn runs while engines keep what returning sessions need, or turns meet their objectives (`evictions`).
+//!   A turn with more than an eighth of the capacity waits also before engines evict.
 //! - Then it runs if it fits into the capacity beside the need when all have grown as sessions do, or if no
 //!   turn is running. Else it waits.
-//! - A turn that has waited too long runs, although it does not fit.
+//! - A turn that has waited too long runs, although it does not fit, or is refused if it misses its objective.
 //! - Then, and when the sessions in progress have grown beyond the capacity, the contexts that have been idle longest
 //!   are left out until the others fit: their next turns wait. A running context is never left out.
 //! - An idle context counts in full within the window, also if its session has ended: an engine evicts what has
@@ -25,6 +25,7 @@
 use super::block_table::{BlockTable, ContextId, OwnTokens};
 use super::evictions::Evictions;
 use super::growth::Growth;
+use super::prompt_ends::PromptEnds;
 use super::return_times::ReturnTimes;
 use super::turn::{Turn, TurnKind, TurnTokens};
 use crate::PromptFingerprint;
@@ -40,8 +41,7 @@ pub struct WorkingSet {
     pub capacity: Option<u64>,
     contexts: BTreeMap<ContextId, Context>,
     blocks: BlockTable,
-    /// The contexts by the last block of their prompts.
-    ends: HashMap<u64, ContextId>,
+    ends: PromptEnds,
     /// Number of contexts of each session that has a name, by the hash of the name.
     sessions: HashMap<u64, usize>,
     returns: ReturnTimes,
@@ -91,6 +91,8 @@ struct Context {
     has_returned: bool,
     /// Tokens of the last prompt whose turn has ended, as the engine reported them. 0: not known.
     known_tokens: u64,
+    /// Tokens of the last response. 0: not known.
+    answer_tokens: u64,
     /// The end of the last turn. `None`: a turn is running.
     idle_since: Option<Instant>,
     /// Number of intervals that have ended since then.
@@ -108,6 +110,8 @@ const MAX_PARALLEL: usize = 16;
 const LARGE_SHARE: f64 = 0.125;
 /// Factor of the capacity up to which the sessions in progress are remembered while none waits for room.
 const UNHELD: f64 = 4.0;
+/// Bytes that a next turn adds at least, however long the response was: clients may leave out its reasoning.
+const MAX_ADDED_BYTES: f64 = 256.0;
 /// Number of blocks of a prompt in which the end of an earlier prompt is searched.
 const SEARCHED_BLOCKS: usize = 64;
 /// Time after which the need is computed again.
@@ -127,7 +131,7 @@ impl WorkingSet {
             capacity,
             contexts: BTreeMap::new(),
             blocks: BlockTable::default(),
-            ends: HashMap::new(),
+            ends: PromptEnds::default(),
             sessions: HashMap::new(),
             returns: ReturnTimes::default(),
             growth: Growth::default(),
@@ -176,7 +180,8 @@ impl WorkingSet {
         let added = self.added_tokens(turn);
         let tokens = need.grown_tokens + self.growth.grown(added);
         let capacity = capacity as f64;
-        let may_wait = self.evictions.hold_sessions() || added > LARGE_SHARE * capacity;
+        let is_large = added > LARGE_SHARE * capacity && self.evictions.is_needed();
+        let may_wait = self.evictions.hold_sessions() || is_large;
         if self.running == 0 || tokens <= capacity || !may_wait {
             TurnKind::Fits
         } else {
@@ -231,10 +236,9 @@ impl WorkingSet {
         let Some(tokens) = tokens else { return };
         let all = tokens.prompt + tokens.output;
         context.other_tokens = all.saturating_sub(context.block_tokens);
+        context.answer_tokens = tokens.output;
         let known = std::mem::replace(&mut context.known_tokens, tokens.prompt);
-        if let Some(cached) = tokens.cached {
-            self.evictions.learn(known, cached);
-        }
+        self.evictions.learn(known, &tokens);
     }
 
     /// Learns how many tokens a prompt of text has.
@@ -285,11 +289,10 @@ impl WorkingSet {
         let blocks = &turn.prompt.blocks;
         let known = &blocks[..self.blocks.known_prefix(blocks)];
         let searched = known.iter().rev().take(SEARCHED_BLOCKS);
-        let mut found = searched.filter_map(|hash| self.ends.get(hash).copied());
-        found.find(|id| {
-            self.contexts
-                .get(id)
-                .is_some_and(|it| it.idle_since.is_some())
+        let mut ended = searched.flat_map(|hash| self.ends.ending_after(*hash, turn.prompt.bytes));
+        ended.find(|id| {
+            let context = self.contexts.get(id);
+            context.is_some_and(|it| it.is_continued_by(turn.prompt, self.tokens_per_byte))
         })
     }
 
@@ -313,6 +316,7 @@ impl WorkingSet {
             first_tokens: self.added_tokens(turn),
             has_returned: false,
             known_tokens: 0,
+            answer_tokens: 0,
             idle_since: None,
             intervals: 0,
         };
@@ -349,11 +353,7 @@ impl WorkingSet {
         }
         let before = context.tokens();
         let blocks = context.prompt.blocks.len();
-        context
-            .prompt
-            .blocks
-            .last()
-            .map(|end| self.ends.remove(end));
+        self.ends.remove(&context.prompt, id);
         context.prompt = turn.prompt.clone();
         self.extend(id, blocks, turn);
         let Some(context) = self.contexts.get(&id) else {
@@ -374,9 +374,7 @@ impl WorkingSet {
             let change = self.blocks.add(*hash, id, tokens);
             self.apply(&change);
         }
-        if let Some(end) = prompt.blocks.last() {
-            self.ends.insert(*end, id);
-        }
+        self.ends.insert(prompt, id);
         let Some(context) = self.contexts.get_mut(&id) else {
             return;
         };
@@ -460,11 +458,7 @@ impl WorkingSet {
             let change = self.blocks.remove(*hash, id);
             self.apply(&change);
         }
-        if let Some(end) = context.prompt.blocks.last()
-            && self.ends.get(end) == Some(&id)
-        {
-            self.ends.remove(end);
-        }
+        self.ends.remove(&context.prompt, id);
         if let Some(session) = context.session
             && let Some(contexts) = self.sessions.get_mut(&session)
         {
@@ -500,6 +494,16 @@ impl WorkingSet {
 }
 
 impl Context {
+    /// Whether a prompt that begins with all blocks of this one is the next turn: it is long enough to contain half of
+    /// the response. A shorter one is another question about the same text, unless it is the same prompt again.
+    fn is_continued_by(&self, prompt: &PromptFingerprint, tokens_per_byte: f64) -> bool {
+        let is_same = prompt.whole != 0 && prompt.whole == self.prompt.whole;
+        let answer_bytes = self.answer_tokens as f64 / tokens_per_byte;
+        let added = (answer_bytes / 2.0).min(MAX_ADDED_BYTES) as u64;
+        let is_next = is_same || prompt.bytes >= self.prompt.bytes + added;
+        self.idle_since.is_some() && is_next
+    }
+
     /// The tokens that no other context has.
     fn tokens(&self) -> u64 {
         self.own_tokens + self.other_tokens

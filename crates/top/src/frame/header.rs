@@ -125,16 +125,10 @@ fn push_verdicts(
         let remedy = format!("  -> {}", text(&verdict.remedy));
         lines.extend(wrap_lines(&remedy, width, style));
     }
-    match groups
-        .iter()
-        .skip(limit)
-        .map(|group| group.count)
-        .sum::<usize>()
-    {
-        0 => {}
-        more => lines.push(Line::from(format!(
-            "{more} more verdicts: tokenweir diagnose"
-        ))),
+    let more: usize = groups.iter().skip(limit).map(|group| group.count).sum();
+    if more > 0 {
+        let hint = format!("{more} more verdicts: tokenweir diagnose");
+        lines.push(Line::from(hint));
     }
 }
 
@@ -144,10 +138,10 @@ fn rates(state: &TopState, document: &GatewaySnapshot) -> Vec<Figure> {
     let minute = &document.last_minute;
     let harm = &document.harm;
     let waiting: usize = document.queue.iter().map(|class| class.waiting).sum();
-    let longest = document
-        .longest_wait_seconds
-        .map(|wait| seconds(Some(wait)));
-    let longest = longest.map_or_else(String::new, |wait| format!(" (longest {wait})"));
+    let longest = match document.longest_wait_seconds {
+        Some(wait) => format!(" (longest {})", seconds(Some(wait))),
+        None => String::new(),
+    };
     let share = |count: u64| (minute.requests > 0).then(|| count as f64 / minute.requests as f64);
     let plain = |words: String| (words, CellTone::Plain);
     let held = document.held_because.as_deref();

@@ -9,7 +9,7 @@ mod inference_pool;
 mod slices;
 
 use super::kubernetes_settings::KubernetesConfig;
-use super::{DiscoveredBackend, DiscoveryChange, DiscoverySource};
+use super::{DiscoveredBackend, DiscoveryChange};
 use futures_util::stream::{BoxStream, StreamExt};
 use http::Uri;
 use http::uri::Scheme;
@@ -74,7 +74,7 @@ impl ServiceWatcher {
     /// `KUBECONFIG` or `~/.kube/config`, or else of the cluster that this pod runs in, and without a
     /// configured namespace that of this pod or of the current kubeconfig context. Must be called inside
     /// a Tokio runtime.
-    /// [`DiscoverySource::changed`] sends the first request.
+    /// [`Self::changed`] sends the first request.
     pub async fn new(settings: KubernetesConfig) -> Result<Self, KubernetesClientError> {
         let client = build_client(settings.server()).await?;
         let namespace = settings
@@ -147,10 +147,10 @@ impl ServiceWatcher {
         let Some(at) = last_failure else { return };
         tokio::time::sleep_until((at + FAILURE_LOG_INTERVAL).into()).await;
     }
-}
 
-impl DiscoverySource for ServiceWatcher {
-    async fn changed(&mut self) -> DiscoveryChange {
+    /// Waits until the list of addresses differs from the list that was returned last, or until the
+    /// source begins or ceases to fail. Failures are logged and retried.
+    pub async fn changed(&mut self) -> DiscoveryChange {
         loop {
             let event = tokio::select! {
                 biased;

@@ -103,10 +103,9 @@ impl EndpointSlices {
         let mut endpoints = slice.endpoints.iter().flatten().peekable();
         let target = SliceTarget::from_slice(slice, self.port.as_ref());
         if target.is_none() && endpoints.peek().is_some() {
-            let (slice, port) = (slice.metadata.name.as_deref(), &self.port);
             tracing::warn!(
-                slice,
-                ?port,
+                slice = slice.metadata.name.as_deref(),
+                port = ?self.port,
                 "the pods of an EndpointSlice do not have the configured port, or have several \
                  ports and none is configured: ignoring these pods"
             );
@@ -131,19 +130,21 @@ impl SliceTarget {
         let is_tcp = |port: &&EndpointPort| port.protocol.as_deref().unwrap_or("TCP") == "TCP";
         let mut ports = slice.ports.iter().flatten().filter(is_tcp);
         let number = |port: &EndpointPort| port.port.and_then(|number| number.try_into().ok());
-        let (port, matched) = match selected {
-            Some(PodPort::Number(selected)) => (
-                *selected,
-                ports.find(|port| number(port) == Some(*selected)),
-            ),
-            Some(PodPort::Name(selected)) => {
-                let matched = ports.find(|port| port.name.as_ref() == Some(selected))?;
-                (number(matched)?, Some(matched))
-            }
+        let matched = match selected {
+            Some(PodPort::Number(selected)) => ports.find(|port| number(port) == Some(*selected)),
+            Some(PodPort::Name(name)) => ports.find(|port| port.name.as_ref() == Some(name)),
             None => {
-                let matched = ports.next().filter(|_| ports.next().is_none())?;
-                (number(matched)?, Some(matched))
+                let first = ports.next();
+                if ports.next().is_some() {
+                    return None;
+                }
+                first
             }
+        };
+        // The Service need not list a port that is selected by its number.
+        let port = match selected {
+            Some(PodPort::Number(selected)) => *selected,
+            _ => number(matched?)?,
         };
         let protocol = matched.and_then(|port| port.app_protocol.as_deref());
         let scheme = if protocol == Some("https") {

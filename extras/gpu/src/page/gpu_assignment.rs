@@ -3,10 +3,9 @@
 
 use super::dcgm_page::GpuReading;
 use super::gpu_values::GpuIndex;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::sync::Arc;
+use tokenweir_protocol::settings_entry;
 
 /// A backend to which GPUs can belong.
 #[derive(Debug, Clone)]
@@ -19,27 +18,28 @@ pub struct GpuBackend<'a> {
     pub pod: Option<Arc<str>>,
 }
 
-/// The GPUs of one backend: those for which all conditions hold.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct GpuRule {
-    /// Name of the backend.
-    #[serde(rename = "name")]
-    pub backend: String,
-    /// Indexes of the GPUs, as in `CUDA_VISIBLE_DEVICES`; `0.2` is MIG instance 2 of GPU 0. `None`:
-    /// all GPUs.
-    pub gpus: Option<Vec<GpuIndex>>,
-    /// Kubernetes pod that uses the GPU. `None`: any.
-    pub pod: Option<String>,
-    /// Value of the label `Hostname` of the page. `None`: any.
-    #[serde(default, rename = "hostname")]
-    pub host_name: Option<String>,
+settings_entry! {
+    /// The GPUs of one backend: those for which all conditions hold.
+    #[derive(Eq)]
+    pub struct GpuRule {
+        /// Name of the backend.
+        #[serde(rename = "name")]
+        pub backend: String,
+        /// Indexes of the GPUs, as in `CUDA_VISIBLE_DEVICES`; `0.2` is MIG instance 2 of GPU 0. `None`:
+        /// all GPUs.
+        pub gpus: Option<Vec<GpuIndex>>,
+        /// Kubernetes pod that uses the GPU. `None`: any.
+        pub pod: Option<String>,
+        /// Value of the label `Hostname` of the page. `None`: any.
+        #[serde(default, rename = "hostname")]
+        pub host_name: Option<String>,
+    }
 }
 
 /// The host of a GPU exporter's page, and the rules that assign the GPUs of the page to backends.
 #[derive(Debug, Clone, Copy)]
 pub struct GpuSourcePlace<'a> {
-    /// The host of the URL of the page.
+    /// The host in the URL of the exporter.
     pub host: &'a str,
     /// The configured rules. Empty: GPUs are assigned by pod or by host.
     pub rules: &'a [GpuRule],

@@ -9,7 +9,6 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// Why a GPU lowers its clock.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum ThrottleReason {
         /// The power limit. Many GPUs reach it in normal operation under full load.
         PowerCap = "power_cap",

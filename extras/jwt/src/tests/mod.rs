@@ -261,7 +261,7 @@ fn only_secure_settings_are_accepted() {
     }
     let problem = |entry: Value, has_tenants: bool| {
         let config: JwtConfig = serde_json::from_value(json!({ "issuers": [entry] })).unwrap();
-        let checked = <Section as tokenweir_settings::ConfigSection<WithTenants>>::check(
+        let checked = <JwtConfig as tokenweir_settings::ConfigSection<WithTenants>>::check(
             &config,
             &WithTenants(has_tenants),
         );

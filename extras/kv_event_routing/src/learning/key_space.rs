@@ -65,7 +65,7 @@ impl KeySpaces {
     }
 
     /// Allocated bytes of the indexes of all key spaces.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let spaces = lock(&self.0);
         spaces.iter().map(|space| space.read().bytes()).sum()
     }

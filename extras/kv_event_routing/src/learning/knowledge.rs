@@ -3,7 +3,7 @@
 
 use super::key_space::{KeySpace, KeySpaces};
 use crate::settings::KvEventsSettings;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokenweir_kv_events::correlation::{RequestChains, RequestKey, SessionIds};
 use tokenweir_protocol::mutex::lock;
@@ -25,7 +25,8 @@ pub struct CacheKnowledge {
     pub(super) ended: mpsc::Sender<EndedRequest>,
     /// The receiving end of the queue `ended`. The learner task keeps it locked while it runs.
     pub(super) inbox: tokio::sync::Mutex<mpsc::Receiver<EndedRequest>>,
-    next_backend: AtomicU32,
+    /// The number of the next new backend.
+    pub(crate) next_backend: AtomicU32,
     /// The counts of followed requests. Background tasks and status pages lock them briefly. A
     /// request locks them only if the queue is full when the request ends.
     counts: Mutex<LearningCounts>,
@@ -75,11 +76,6 @@ impl CacheKnowledge {
         })
     }
 
-    /// Returns a number for a new backend that no other backend has.
-    pub(crate) fn next_backend(&self) -> u32 {
-        self.next_backend.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// Locks the table of the engine blocks of followed requests in flight. Only background tasks
     /// call this.
     pub(crate) fn chains(&self) -> MutexGuard<'_, RequestChains> {
@@ -102,10 +98,5 @@ impl CacheKnowledge {
     /// Number of followed requests, by whether the gateway learned from them.
     pub fn learning_counts(&self) -> LearningCounts {
         *lock(&self.counts)
-    }
-
-    /// Allocated bytes of the indexes of all key spaces.
-    pub fn index_bytes(&self) -> usize {
-        self.spaces.bytes()
     }
 }

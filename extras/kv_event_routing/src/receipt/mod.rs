@@ -1,15 +1,16 @@
 //! Receives the KV events of one backend: finds its publishers, subscribes to each of them, and begins
 //! again when the publishers change.
 
-mod rank_sink;
+mod part_sink;
 mod sources;
 
-pub(crate) use rank_sink::RankSink;
+pub(crate) use part_sink::PartSink;
 
 use crate::backend_cache::BackendCache;
 use crate::facet::KvEventsFacet;
 use crate::learning::{CacheKnowledge, start_learner};
-use crate::settings::{KvEventSource, host_of};
+use crate::option::KvEventsOption;
+use crate::settings::KvEventSource;
 use futures_util::future::{join_all, pending};
 use sources::Publisher;
 use std::sync::Arc;
@@ -41,13 +42,10 @@ struct PublisherFinder {
     configured: Option<Vec<Publisher>>,
 }
 
-/// Receives the KV events of all backends.
-pub struct KvEventsDriver(pub Arc<CacheKnowledge>);
-
-impl BackendDriver for KvEventsDriver {
+impl BackendDriver for KvEventsOption {
     /// Starts the learner.
     fn start(&self, _: &Arc<BackendPool>) -> Option<SupervisedTask> {
-        Some(start_learner(&self.0))
+        self.0.get().map(start_learner)
     }
 
     /// Starts to receive the KV events of a backend, unless the gateway does not use them.
@@ -58,7 +56,7 @@ impl BackendDriver for KvEventsDriver {
     ) -> Option<SupervisedTask> {
         backend.facets.get::<KvEventsFacet>()?.source.as_ref()?;
         let backend = backend.clone();
-        let knowledge = self.0.clone();
+        let knowledge = self.0.get()?.clone();
         let context = context.clone();
         let run = move || run(backend.clone(), knowledge.clone(), context.clone());
         Some(supervise::spawn(crate::settings::TASK, run))
@@ -96,12 +94,12 @@ async fn run(backend: Arc<Backend>, knowledge: Arc<CacheKnowledge>, context: Arc
             port = publishers.first().map(|publisher| publisher.endpoint.port),
             "subscribing to the KV events of the backend"
         );
-        let ranks = cache.set_rank_count(publishers.len());
+        let parts = cache.set_part_count(publishers.len());
         let subscribers = publishers
             .iter()
-            .zip(ranks.iter())
-            .map(|(publisher, rank)| {
-                let sink = RankSink::new(&identity.id, cache, rank.clone());
+            .zip(parts.iter())
+            .map(|(publisher, part)| {
+                let sink = PartSink::new(&identity.id, cache, part.clone());
                 let Publisher {
                     endpoint,
                     replay_endpoint,
@@ -127,7 +125,12 @@ impl PublisherFinder {
         let address = identity.address.clone();
         let authorization = identity.authorization.as_ref();
         Self {
-            host: host_of(&address),
+            // An IPv6 address has no brackets here.
+            host: address
+                .host_and_port()
+                .0
+                .trim_matches(['[', ']'])
+                .to_owned(),
             fetcher: PageFetcher::new(client, address, authorization, timeout, MAX_LIST_BYTES),
             configured: sources::configured(&source),
             source,

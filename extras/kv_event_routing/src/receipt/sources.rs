@@ -33,17 +33,17 @@ pub(crate) fn configured(source: &KvEventSource) -> Option<Vec<Publisher>> {
         .replay_endpoint
         .as_ref()
         .and_then(|endpoint| endpoint.parse().ok());
-    let shifted = |endpoint: &ZmqEndpoint, rank: u16| {
-        let port = endpoint.port.checked_add(rank)?;
+    let shifted = |endpoint: &ZmqEndpoint, offset: u16| {
+        let port = endpoint.port.checked_add(offset)?;
         Some(ZmqEndpoint {
             host: endpoint.host.clone(),
             port,
         })
     };
-    let publisher = |rank| {
+    let publisher = |offset| {
         Some(Publisher {
-            endpoint: shifted(&endpoint, rank)?,
-            replay_endpoint: replay.as_ref().and_then(|replay| shifted(replay, rank)),
+            endpoint: shifted(&endpoint, offset)?,
+            replay_endpoint: replay.as_ref().and_then(|replay| shifted(replay, offset)),
             topic: String::new(),
         })
     };

@@ -6,6 +6,7 @@
 //! count: u16   count × (backend: u64, count: u16, count × block: u64)
 //! ```
 
+use bytes::Buf;
 use std::sync::Arc;
 use tokenweir_routing::PromptFingerprint;
 
@@ -85,21 +86,20 @@ impl PeerMessage {
     /// ends the reading before anything of that size is allocated.
     pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
         let bytes = &mut bytes;
-        let sent_at_millis = read_u64(bytes)?;
-        let block_bytes = u32::from_le_bytes(read(bytes)?);
+        let sent_at_millis = bytes.try_get_u64_le().ok()?;
+        let block_bytes = bytes.try_get_u32_le().ok()?;
         let backlogs = (0..read_count(bytes, BACKLOG_BYTES)?)
             .map(|_| {
-                let [backend, pending_tokens] = [read_u64(bytes)?, read_u64(bytes)?];
                 Some(BackendBacklog {
-                    backend,
-                    pending_tokens,
+                    backend: bytes.try_get_u64_le().ok()?,
+                    pending_tokens: bytes.try_get_u64_le().ok()?,
                 })
             })
             .collect::<Option<_>>()?;
         let prompts = (0..read_count(bytes, 10)?)
             .map(|_| {
-                let backend = read_u64(bytes)?;
-                let blocks = (0..read_count(bytes, 8)?).map(|_| read_u64(bytes));
+                let backend = bytes.try_get_u64_le().ok()?;
+                let blocks = (0..read_count(bytes, 8)?).map(|_| bytes.try_get_u64_le().ok());
                 let blocks: Box<[u64]> = blocks.collect::<Option<_>>()?;
                 let prompt = PromptFingerprint {
                     blocks,
@@ -120,20 +120,10 @@ impl PeerMessage {
     }
 }
 
-fn read<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
-    let (head, rest) = bytes.split_first_chunk::<N>()?;
-    *bytes = rest;
-    Some(*head)
-}
-
-fn read_u64(bytes: &mut &[u8]) -> Option<u64> {
-    read(bytes).map(u64::from_le_bytes)
-}
-
 /// Reads the count of a list whose items have at least `item_bytes` bytes. `None`: the remaining bytes are
 /// too few for the list.
 fn read_count(bytes: &mut &[u8], item_bytes: usize) -> Option<u16> {
-    let count = u16::from_le_bytes(read(bytes)?);
+    let count = bytes.try_get_u16_le().ok()?;
     (usize::from(count) * item_bytes <= bytes.len()).then_some(count)
 }
 

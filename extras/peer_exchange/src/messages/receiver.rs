@@ -36,7 +36,7 @@ pub enum ReceivedMessage {
 
 named_enum! {
     /// Why a message is ignored.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+    #[derive(thiserror::Error)]
     pub enum Rejection {
         /// The message is too short or too long, or its content is damaged.
         #[error("a message is damaged")]

@@ -64,7 +64,6 @@ pub struct TokenRange {
 
 named_enum! {
     /// The built-in scenarios of `tokenweir-lab bench`.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum ScenarioPreset {
         /// One request per second on average. It measures the latency of a server without load.
         LowLoad = "low-load",

@@ -15,6 +15,9 @@ pub struct SessionMetrics {
     pub late_ttft_p50: f64,
     /// 99th percentile of the times to first token of the turns from [`LATE_TURN`] on, in seconds.
     pub late_ttft_p99: f64,
+    /// 99th percentile of the total wait of a session, the sum of the times to first token of its served turns, in
+    /// seconds.
+    pub wait_p99: f64,
     /// Share, from 0 to 1, of the prompt tokens of the turns from [`LATE_TURN`] on that came from a prefix
     /// cache.
     pub late_cached: f64,
@@ -34,6 +37,23 @@ struct SessionTurns {
     good: usize,
     served: usize,
     ttft_sum: f64,
+}
+
+/// The served turns from [`LATE_TURN`] on.
+#[derive(Debug, Default)]
+struct LateTurns {
+    ttfts: Vec<f64>,
+    /// Tokens of their prompts, and those from a prefix cache.
+    prompt: f64,
+    cached: f64,
+}
+
+impl LateTurns {
+    fn add(&mut self, request: &ServedRequest) {
+        self.ttfts.push(request.ttft);
+        self.prompt += f64::from(request.prompt);
+        self.cached += f64::from(request.cached);
+    }
 }
 
 /// The place of a request in the closed-loop sessions.
@@ -84,9 +104,7 @@ impl SessionMetrics {
         for place in places.iter().flatten() {
             sessions[place.session].turns += 1;
         }
-        let mut late_ttft = Vec::new();
-        let mut late_cached = 0.0;
-        let mut late_prompt = 0.0;
+        let mut late = LateTurns::default();
         for request in served {
             let Some(place) = places[request.request] else {
                 continue;
@@ -96,21 +114,22 @@ impl SessionMetrics {
             session.good += usize::from(objectives.is_met_by(request));
             session.ttft_sum += request.ttft;
             if place.turn >= LATE_TURN {
-                late_ttft.push(request.ttft);
-                late_cached += f64::from(request.cached);
-                late_prompt += f64::from(request.prompt);
+                late.add(request);
             }
         }
-        let means = sessions.iter().filter(|session| session.served > 0);
-        let means: Vec<f64> = means
-            .map(|turns| turns.ttft_sum / turns.served as f64)
-            .collect();
+        let served = sessions.iter().filter(|session| session.served > 0);
+        let means = served
+            .clone()
+            .map(|turns| turns.ttft_sum / turns.served as f64);
+        let means: Vec<f64> = means.collect();
+        let mut waits: Vec<f64> = served.map(|turns| turns.ttft_sum).collect();
         let is_good = |session: &&SessionTurns| session.good == session.turns;
         (!means.is_empty()).then(|| Self {
             goodput: sessions.iter().filter(is_good).count() as f64 / sessions.len() as f64,
-            late_ttft_p50: sample_quantile(&mut late_ttft, 0.5).unwrap_or(0.0),
-            late_ttft_p99: sample_quantile(&mut late_ttft, 0.99).unwrap_or(0.0),
-            late_cached: late_cached / f64::max(late_prompt, 1.0),
+            late_ttft_p50: sample_quantile(&mut late.ttfts, 0.5).unwrap_or(0.0),
+            late_ttft_p99: sample_quantile(&mut late.ttfts, 0.99).unwrap_or(0.0),
+            wait_p99: sample_quantile(&mut waits, 0.99).unwrap_or(0.0),
+            late_cached: late.cached / late.prompt.max(1.0),
             fairness: jain_index(means.iter().copied()),
         })
     }
@@ -122,6 +141,7 @@ impl SessionMetrics {
             goodput: mean(|run| run.goodput),
             late_ttft_p50: mean(|run| run.late_ttft_p50),
             late_ttft_p99: mean(|run| run.late_ttft_p99),
+            wait_p99: mean(|run| run.wait_p99),
             late_cached: mean(|run| run.late_cached),
             fairness: mean(|run| run.fairness),
         })
@@ -166,6 +186,7 @@ mod tests {
         let metrics = SessionMetrics::new(&requests, &all, &OBJECTIVES).unwrap();
         assert!((metrics.goodput - 0.5).abs() < 1e-9, "{metrics:?}");
         assert!((metrics.late_ttft_p99 - 3.0).abs() < 1e-9, "{metrics:?}");
+        assert!((metrics.wait_p99 - 7.5).abs() < 1e-9, "{metrics:?}");
         assert!((metrics.late_cached - 0.6).abs() < 1e-9, "{metrics:?}");
     }
 

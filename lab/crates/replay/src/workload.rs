@@ -20,7 +20,6 @@ use tokenweir_sim::text::mix;
 
 named_enum! {
     /// A kind of traffic: what the requests contain, and how sessions send them.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum TrafficShape {
         /// Independent questions with answers of medium length.
         Chat = "chat",

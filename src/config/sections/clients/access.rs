@@ -1,40 +1,40 @@
 //! The section `access`: access control. Tenants and keys are in a separate file so that it can be a
 //! Kubernetes Secret and can change without the configuration.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_protocol::openai::engine_control::{Permission, Permissions};
+use tokenweir_protocol::settings;
 use tokenweir_request::access::{Cors, KeyDigest, KeyFile, QuotaRegistry, SaltKey, cors};
 use tokenweir_settings::{
     CheckResult, ConfigSection, ConfiguredSecret, Environment, ReloadClass, Secret, SecretList,
     UnreadableSecret, file_path, require, violation_at, violation_of,
 };
 
-/// Authentication and permissions of clients and operators.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct AccessConfig {
-    /// File of tenants and keys. `None`: clients need no key.
-    pub keys_file: Option<PathBuf>,
-    /// CORS: the origins of web pages that may read responses.
-    pub cors: cors::CorsSettings,
-    /// Host names, besides `localhost` and addresses, for which the admin listener answers without
-    /// a token.
-    pub admin_hosts: Vec<String>,
-    /// Token that requests to the admin listener need. `None`: no token.
-    pub admin_token: Option<Secret>,
-    /// Whether `/metrics` and the scaler of KEDA need no token although `admin_token` is set.
-    pub unauthenticated_metrics: bool,
-    /// Engine-control fields that every client may use; tenants and models have their own lists.
-    /// See docs/operate/security.md.
-    pub allow: Vec<Permission>,
-    /// Secret, the same at all gateways. The gateway derives the `cache_salt` of a request from it,
-    /// the tenant and the client's own salt, so that tenants do not share cached prefixes. `None`: the
-    /// client's own salt.
-    pub cache_salt_secret: Option<Secret>,
+settings! {
+    /// Authentication and permissions of clients and operators.
+    #[derive(Default, Eq)]
+    pub struct AccessConfig {
+        /// File of tenants and keys. `None`: clients need no key.
+        pub keys_file: Option<PathBuf>,
+        /// CORS: the origins of web pages that may read responses.
+        pub cors: cors::CorsSettings,
+        /// Host names, besides `localhost` and addresses, for which the admin listener answers without
+        /// a token.
+        pub admin_hosts: Vec<String>,
+        /// Token that requests to the admin listener need. `None`: no token.
+        pub admin_token: Option<Secret>,
+        /// Whether `/metrics` and the scaler of KEDA need no token although `admin_token` is set.
+        pub unauthenticated_metrics: bool,
+        /// Engine-control fields that every client may use; tenants and models have their own lists.
+        /// See docs/operate/security.md.
+        pub allow: Vec<Permission>,
+        /// Secret, the same at all gateways. The gateway derives the `cache_salt` of a request from it,
+        /// the tenant and the client's own salt, so that tenants do not share cached prefixes. `None`: the
+        /// client's own salt.
+        pub cache_salt_secret: Option<Secret>,
+    }
 }
 
 /// The section `access`.

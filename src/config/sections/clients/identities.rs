@@ -2,34 +2,33 @@
 
 use http::HeaderName;
 use ring::rand::{SecureRandom, SystemRandom};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
 use tokenweir_gateway::proxy::{IdentityMode, IdentityReader};
+use tokenweir_protocol::settings;
 use tokenweir_request::access::{KeyDigest, PseudonymKey};
 use tokenweir_settings::{
-    CheckResult, ConfigSection, ConfiguredSecret, Environment, ReloadClass, Secret, SecretList,
-    SecretValue, UnreadableSecret, violation_at,
+    CheckResult, ConfigSection, ConfiguredSecret, Environment, Secret, SecretList, SecretValue,
+    UnreadableSecret, violation_at,
 };
 
-/// User, session and conversation of a request on spans and access log lines. They are never label
-/// values of metrics.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct IdentitiesConfig {
-    /// How spans and log lines report user, session and conversation.
-    pub mode: IdentityMode,
-    /// Secret of the hashes. Gateways with the same secret report the same hashes. `None`: a random
-    /// secret of this process.
-    pub secret: Option<Secret>,
-    /// Headers that name the user, in order of preference, before `safety_identifier` and `user`.
-    pub user_headers: Vec<String>,
-    /// Headers that name the session, in order of preference, before `metadata` and
-    /// `prompt_cache_key`.
-    pub session_headers: Vec<String>,
-    /// Headers that name the conversation, in order of preference, before `conversation` and
-    /// `metadata`.
-    pub conversation_headers: Vec<String>,
+settings! {
+    /// User, session and conversation of a request on spans and access log lines. They are never label
+    /// values of metrics.
+    pub struct IdentitiesConfig {
+        /// How spans and log lines report user, session and conversation.
+        pub mode: IdentityMode,
+        /// Secret of the hashes. Gateways with the same secret report the same hashes. `None`: a random
+        /// secret of this process.
+        pub secret: Option<Secret>,
+        /// Headers that name the user, in order of preference, before `safety_identifier` and `user`.
+        pub user_headers: Vec<String>,
+        /// Headers that name the session, in order of preference, before `metadata` and
+        /// `prompt_cache_key`.
+        pub session_headers: Vec<String>,
+        /// Headers that name the conversation, in order of preference, before `conversation` and
+        /// `metadata`.
+        pub conversation_headers: Vec<String>,
+    }
 }
 
 impl Default for IdentitiesConfig {
@@ -124,7 +123,6 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = IdentitiesConfig;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(identities: &IdentitiesConfig, _: &C) -> CheckResult {
         check_names("identities.user_headers", &identities.user_headers)?;

@@ -1,49 +1,48 @@
 //! The section `limits`: limits on clients. The gateway rejects a request over a limit before the request
 //! reaches a backend.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use tokenweir_protocol::units;
+use tokenweir_protocol::{settings, units};
 use tokenweir_settings::{
-    CheckResult, ConfigSection, ReloadClass, at_least_1ms, more_than_0, require, violation_of,
+    CheckResult, ConfigSection, at_least_1ms, more_than_0, require, violation_of,
 };
 
-/// Limits on clients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct LimitsConfig {
-    /// Maximum size of a request body, in bytes.
-    #[serde(with = "units::Size")]
-    pub body: usize,
-    /// Memory for the bodies of all requests together. `None`: a quarter of the memory that the
-    /// process may use, and at least twice `body`.
-    #[serde(with = "units::OptionalSize")]
-    pub body_memory: Option<usize>,
-    /// Maximum memory that streams keep for their continuation. One tenant or address may use half of
-    /// it.
-    #[serde(with = "units::Size")]
-    pub continuation_memory: usize,
-    /// Maximum time between two chunks of a request body.
-    #[serde(with = "units::Duration")]
-    pub body_idle_timeout: Duration,
-    /// Maximum time in which a client does not read any byte of its response.
-    #[serde(with = "units::Duration")]
-    pub write_timeout: Duration,
-    /// Maximum idle time of a client connection between two requests.
-    #[serde(with = "units::Duration")]
-    pub keep_alive: Duration,
-    /// Maximum number of client connections. `None`: as many as the limit of open files allows.
-    pub connections: Option<usize>,
-    /// Maximum number of connections per client address. `None`: no limit.
-    pub connections_per_client: Option<u32>,
-    /// Maximum number of requests in flight. `None`: as many as the limit of open files allows.
-    pub requests_in_flight: Option<usize>,
-    /// Maximum number of requests in flight per client address. `None`: no limit.
-    pub requests_per_client: Option<u32>,
-    /// Memory of the process above which the gateway rejects new requests. `None`: no limit.
-    #[serde(with = "units::OptionalSize")]
-    pub memory: Option<usize>,
+settings! {
+    /// Limits on clients.
+    #[derive(Copy, Eq)]
+    pub struct LimitsConfig {
+        /// Maximum size of a request body, in bytes.
+        #[serde(with = "units::Size")]
+        pub body: usize,
+        /// Memory for the bodies of all requests together. `None`: a quarter of the memory that the
+        /// process may use, and at least twice `body`.
+        #[serde(with = "units::OptionalSize")]
+        pub body_memory: Option<usize>,
+        /// Maximum memory that streams keep for their continuation. One tenant or address may use half of
+        /// it.
+        #[serde(with = "units::Size")]
+        pub continuation_memory: usize,
+        /// Maximum time between two chunks of a request body.
+        #[serde(with = "units::Duration")]
+        pub body_idle_timeout: Duration,
+        /// Maximum time in which a client does not read any byte of its response.
+        #[serde(with = "units::Duration")]
+        pub write_timeout: Duration,
+        /// Maximum idle time of a client connection between two requests.
+        #[serde(with = "units::Duration")]
+        pub keep_alive: Duration,
+        /// Maximum number of client connections. `None`: as many as the limit of open files allows.
+        pub connections: Option<usize>,
+        /// Maximum number of connections per client address. `None`: no limit.
+        pub connections_per_client: Option<u32>,
+        /// Maximum number of requests in flight. `None`: as many as the limit of open files allows.
+        pub requests_in_flight: Option<usize>,
+        /// Maximum number of requests in flight per client address. `None`: no limit.
+        pub requests_per_client: Option<u32>,
+        /// Memory of the process above which the gateway rejects new requests. `None`: no limit.
+        #[serde(with = "units::OptionalSize")]
+        pub memory: Option<usize>,
+    }
 }
 
 /// Minimum of `memory`, in bytes. With a lower limit the gateway would reject every request.
@@ -95,7 +94,6 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = LimitsConfig;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(limits: &LimitsConfig, _: &C) -> CheckResult {
         at_least_1ms("limits.body_idle_timeout", limits.body_idle_timeout)?;

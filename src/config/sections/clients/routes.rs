@@ -7,30 +7,31 @@ use std::collections::HashSet;
 use std::time::Duration;
 use tokenweir_gateway::proxy::ConfiguredRoute;
 use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
-use tokenweir_protocol::units;
+use tokenweir_protocol::{settings_entry, units};
 use tokenweir_settings::{
-    CheckResult, ConfigSection, ReloadClass, at_least_1ms, require, violation_at, violation_of,
+    CheckResult, ConfigSection, at_least_1ms, require, violation_at, violation_of,
 };
 
-/// A path of the backends that clients may use in addition to the paths of the inference APIs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RouteConfig {
-    /// The path, byte for byte. The backends get the same path.
-    pub path: String,
-    /// HTTP methods that the gateway forwards.
-    #[serde(default = "default_methods")]
-    pub methods: Vec<RouteMethod>,
-    /// Timeout for the whole request, as `timeouts.total`. `None`: the timeout of the model, or
-    /// else `timeouts.total`.
-    #[serde(default, with = "units::OptionalDuration")]
-    pub total: Option<Duration>,
-    /// The model of all requests. The gateway then forwards each body unread, and sends the request
-    /// once. `None`: the body names the model.
-    pub model: Option<String>,
-    /// Maximum length of a body that is forwarded unread. `None`: `limits.body`.
-    #[serde(default, with = "units::OptionalSize")]
-    pub max_body: Option<usize>,
+settings_entry! {
+    /// A path of the backends that clients may use in addition to the paths of the inference APIs.
+    #[derive(Eq)]
+    pub struct RouteConfig {
+        /// The path, byte for byte. The backends get the same path.
+        pub path: String,
+        /// HTTP methods that the gateway forwards.
+        #[serde(default = "default_methods")]
+        pub methods: Vec<RouteMethod>,
+        /// Timeout for the whole request, as `timeouts.total`. `None`: the timeout of the model, or
+        /// else `timeouts.total`.
+        #[serde(default, with = "units::OptionalDuration")]
+        pub total: Option<Duration>,
+        /// The model of all requests. The gateway then forwards each body unread, and sends the request
+        /// once. `None`: the body names the model.
+        pub model: Option<String>,
+        /// Maximum length of a body that is forwarded unread. `None`: `limits.body`.
+        #[serde(default, with = "units::OptionalSize")]
+        pub max_body: Option<usize>,
+    }
 }
 
 /// A method of a configured path.
@@ -107,7 +108,6 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = Vec<RouteConfig>;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(routes: &Vec<RouteConfig>, _: &C) -> CheckResult {
         check(routes)

@@ -1,23 +1,23 @@
 //! The section `tiers`: assignment of a tier to each request.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use tokenweir_protocol::settings;
 use tokenweir_request::record::TierResolver;
-use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, header_name, is_label, require};
+use tokenweir_settings::{CheckResult, ConfigSection, header_name, is_label, require};
 
-/// Assignment of a tier to each request. The tier is a label of metrics.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct TiersConfig {
-    /// Header that contains the tier of a request, such as `x-tier`. The tier of a tenant in the keys file
-    /// takes precedence.
-    pub header: Option<String>,
-    /// Accepted values of the header. Other values count as `_other`.
-    pub names: Vec<String>,
-    /// vLLM's `priority` of the requests of a tier, by its name. Lower numbers come first. Tiers that are
-    /// not listed leave `priority` as it is. Needs `--scheduling-policy priority` at the engines.
-    pub priorities: BTreeMap<String, i32>,
+settings! {
+    /// Assignment of a tier to each request. The tier is a label of metrics.
+    #[derive(Default, Eq)]
+    pub struct TiersConfig {
+        /// Header that contains the tier of a request, such as `x-tier`. The tier of a tenant in the keys file
+        /// takes precedence.
+        pub header: Option<String>,
+        /// Accepted values of the header. Other values count as `_other`.
+        pub names: Vec<String>,
+        /// vLLM's `priority` of the requests of a tier, by its name. Lower numbers come first. Tiers that are
+        /// not listed leave `priority` as it is. Needs `--scheduling-policy priority` at the engines.
+        pub priorities: BTreeMap<String, i32>,
+    }
 }
 
 /// Maximum number of entries in `tiers.names`.
@@ -25,7 +25,7 @@ const MAX_TIERS: usize = 20;
 
 impl TiersConfig {
     /// Builds the resolver, which determines the tier of each request.
-    pub(in crate::config) fn resolver(&self) -> TierResolver {
+    pub(crate) fn resolver(&self) -> TierResolver {
         TierResolver {
             // The rules have ensured that the name parses.
             header: self.header.as_ref().and_then(|name| name.parse().ok()),
@@ -40,7 +40,6 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = TiersConfig;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(tiers: &TiersConfig, _: &C) -> CheckResult {
         header_name("tiers.header", tiers.header.as_ref())?;

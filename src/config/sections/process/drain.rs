@@ -1,21 +1,20 @@
 //! The section `drain`: the drain at shutdown.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use tokenweir_protocol::units;
-use tokenweir_settings::{ConfigSection, ReloadClass};
+use tokenweir_protocol::{settings, units};
+use tokenweir_settings::ConfigSection;
 
-/// The drain at shutdown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct DrainConfig {
-    /// How long the gateway still accepts connections after the shutdown signal.
-    #[serde(with = "units::Duration")]
-    pub delay: Duration,
-    /// How long requests may run after the delay. The gateway then aborts the remaining requests.
-    #[serde(with = "units::Duration")]
-    pub timeout: Duration,
+settings! {
+    /// The drain at shutdown.
+    #[derive(Copy, Eq)]
+    pub struct DrainConfig {
+        /// How long the gateway still accepts connections after the shutdown signal.
+        #[serde(with = "units::Duration")]
+        pub delay: Duration,
+        /// How long requests may run after the delay. The gateway then aborts the remaining requests.
+        #[serde(with = "units::Duration")]
+        pub timeout: Duration,
+    }
 }
 
 impl Default for DrainConfig {
@@ -33,5 +32,4 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = DrainConfig;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 }

@@ -1,4 +1,4 @@
 //! The sections about the process: its shutdown and its reloads.
 
-pub(in crate::config) mod drain;
-pub(in crate::config) mod reload;
+pub(crate) mod drain;
+pub(crate) mod reload;

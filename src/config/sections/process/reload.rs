@@ -1,15 +1,15 @@
 //! The section `reload`: reloads of the configuration without SIGHUP.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use tokenweir_settings::{ConfigSection, ReloadClass};
+use tokenweir_protocol::settings;
+use tokenweir_settings::ConfigSection;
 
-/// Reloads of the configuration without SIGHUP.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct ReloadConfig {
-    /// Whether a change of the configuration file causes a reload. The file is polled every second.
-    pub watch: bool,
+settings! {
+    /// Reloads of the configuration without SIGHUP.
+    #[derive(Copy, Default, Eq)]
+    pub struct ReloadConfig {
+        /// Whether a change of the configuration file causes a reload. The file is polled every second.
+        pub watch: bool,
+    }
 }
 
 /// The section `reload`.
@@ -17,5 +17,4 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = ReloadConfig;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 }

@@ -1,6 +1,6 @@
 //! The sections about responses: streams, stalls, slow requests and model refusals.
 
-pub(in crate::config) mod refusal_detection;
-pub(in crate::config) mod slow;
-pub(in crate::config) mod stalls;
-pub(in crate::config) mod streams;
+pub(crate) mod refusal_detection;
+pub(crate) mod slow;
+pub(crate) mod stalls;
+pub(crate) mod streams;

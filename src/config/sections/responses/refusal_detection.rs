@@ -1,15 +1,15 @@
 //! The section `refusal_detection`: detection of model refusals.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, require};
+use tokenweir_protocol::settings;
+use tokenweir_settings::{CheckResult, ConfigSection, require};
 
-/// Detection of model refusals.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct RefusalDetectionConfig {
-    /// Phrases that mark a response as a model refusal. Case is ignored.
-    pub refusal_phrases: Vec<String>,
+settings! {
+    /// Detection of model refusals.
+    #[derive(Default, Eq)]
+    pub struct RefusalDetectionConfig {
+        /// Phrases that mark a response as a model refusal. Case is ignored.
+        pub refusal_phrases: Vec<String>,
+    }
 }
 
 /// The section `refusal_detection`.
@@ -17,7 +17,6 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = RefusalDetectionConfig;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(detection: &RefusalDetectionConfig, _: &C) -> CheckResult {
         for (index, phrase) in detection.refusal_phrases.iter().enumerate() {

@@ -1,14 +1,13 @@
 //! The section `slow`: thresholds of slow requests.
 
 use tokenweir_request::record::SlowLimits;
-use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, at_least_1ms};
+use tokenweir_settings::{CheckResult, ConfigSection, at_least_1ms};
 
 /// The section `slow`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = SlowLimits;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(slow: &SlowLimits, _: &C) -> CheckResult {
         at_least_1ms("slow.duration", slow.duration)?;

@@ -1,14 +1,13 @@
 //! The section `stalls`: detection of stalled streams.
 
 use tokenweir_request::observe::StallLimits;
-use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, at_least_1ms, violation_of};
+use tokenweir_settings::{CheckResult, ConfigSection, at_least_1ms, violation_of};
 
 /// The section `stalls`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = StallLimits;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(stalls: &StallLimits, _: &C) -> CheckResult {
         at_least_1ms("stalls.min_gap", stalls.min_gap)?;

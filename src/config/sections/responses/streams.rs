@@ -1,40 +1,40 @@
 //! The section `streams`: handling of streams.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use tokenweir_protocol::units;
+use tokenweir_protocol::{settings, units};
 use tokenweir_request::continuation::ContinuationMode;
 use tokenweir_request::observe::{OnTruncation, StreamRules};
+#[cfg(feature = "options")]
 use tokenweir_resume::ResumeConfig;
-use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, at_least_1ms, require};
+use tokenweir_settings::{CheckResult, ConfigSection};
+#[cfg(not(feature = "options"))]
+use tokenweir_settings::{WITHOUT_OPTIONS, require};
 
-/// Handling of streams.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct StreamsConfig {
-    /// How the client learns that its stream was truncated.
-    pub on_truncation: OnTruncation,
-    /// Silence towards the client after which the gateway sends an SSE comment, so that proxies do not
-    /// close the connection. A later failure becomes an error event. `null`: no comments.
-    #[serde(with = "units::OptionalDuration")]
-    pub keep_alive: Option<Duration>,
-    /// Requests with an `Idempotency-Key` whose clients may lose their connection and return.
-    pub resume: ResumeConfig,
-    /// How a stream of chat completions or completions goes on at another backend, if its backend ends
-    /// it early, stalls, is drained with `migrate` or is removed.
-    pub continuation: ContinuationMode,
-    /// Whether only streams with `temperature` 0 are continued. A sampled stream that is continued is
-    /// not the one that its first backend would have sent.
-    pub continuation_greedy_only: bool,
+settings! {
+    /// Handling of streams.
+    #[derive(Copy, Default, Eq)]
+    pub struct StreamsConfig {
+        /// How the client learns that its stream was truncated.
+        pub on_truncation: OnTruncation,
+        /// Silence towards the client after which the gateway sends an SSE comment, so that proxies do not
+        /// close the connection. A later failure becomes an error event. `null`: no comments.
+        #[serde(with = "units::OptionalDuration")]
+        pub keep_alive: Option<Duration>,
+        /// Requests with an `Idempotency-Key` whose clients may lose their connection and return.
+        #[cfg(feature = "options")]
+        pub resume: ResumeConfig,
+        /// How a stream of chat completions or completions goes on at another backend, if its backend ends
+        /// it early, stalls, is drained with `migrate` or is removed.
+        pub continuation: ContinuationMode,
+        /// Whether only streams with `temperature` 0 are continued. A sampled stream that is continued is
+        /// not the one that its first backend would have sent.
+        pub continuation_greedy_only: bool,
+    }
 }
-
-/// Minimum of `resume.memory`, in bytes. One response may take a sixteenth of it: 64 KiB.
-const MIN_RESUME_MEMORY: usize = 1 << 20;
 
 impl StreamsConfig {
     /// The rules of streams for the observation of requests.
-    pub(in crate::config) fn rules(&self) -> StreamRules {
+    pub(crate) fn rules(&self) -> StreamRules {
         StreamRules {
             on_truncation: self.on_truncation,
             keep_alive: self.keep_alive,
@@ -47,15 +47,15 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = StreamsConfig;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
+    #[cfg(feature = "options")]
     fn check(streams: &StreamsConfig, _: &C) -> CheckResult {
-        at_least_1ms("streams.resume.for", streams.resume.window)?;
-        let has_memory = streams.resume.memory >= MIN_RESUME_MEMORY;
-        require(
-            has_memory,
-            "streams.resume.memory",
-            "this must be 1MiB or more",
-        )
+        streams.resume.check("streams.resume")
+    }
+
+    #[cfg(not(feature = "options"))]
+    fn check(streams: &StreamsConfig, _: &C) -> CheckResult {
+        let is_off = streams.continuation == ContinuationMode::Off;
+        require(is_off, "streams.continuation", WITHOUT_OPTIONS)
     }
 }

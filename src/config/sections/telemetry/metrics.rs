@@ -1,32 +1,31 @@
 //! The section `metrics`: metrics and their export.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tokenweir_gateway::backend::DEFAULT_MAX_MODEL_LABELS;
 use tokenweir_gateway::telemetry::metrics_registry::MetricsLevel;
 use tokenweir_gateway::telemetry::metrics_registry::buckets::{
     BucketOverrides, BucketOverridesError, histograms,
 };
+use tokenweir_protocol::settings;
 use tokenweir_request::record::ResponseBuckets;
 use tokenweir_request::slo::Objective;
 use tokenweir_settings::{
     CheckResult, ConfigSection, ReloadClass, RuleViolation, violation_at, violation_of,
 };
 
-/// Metrics and their export.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct MetricsConfig {
-    /// How many series the gateway exports. `null`: none, and `/metrics` is 404.
-    pub level: Option<MetricsLevel>,
-    /// Bucket bounds that replace the defaults, by histogram: ascending, in the metric's unit.
-    pub buckets: BTreeMap<String, Vec<f64>>,
-    /// Whether `/metrics` is also available with native histograms, for a Prometheus that asks for
-    /// them.
-    pub native_histograms: bool,
-    /// Maximum number of discovered models with their own label value. Others have `_other`.
-    pub max_models: usize,
+settings! {
+    /// Metrics and their export.
+    pub struct MetricsConfig {
+        /// How many series the gateway exports. `null`: none, and `/metrics` is 404.
+        pub level: Option<MetricsLevel>,
+        /// Bucket bounds that replace the defaults, by histogram: ascending, in the metric's unit.
+        pub buckets: BTreeMap<String, Vec<f64>>,
+        /// Whether `/metrics` is also available with native histograms, for a Prometheus that asks for
+        /// them.
+        pub native_histograms: bool,
+        /// Maximum number of discovered models with their own label value. Others have `_other`.
+        pub max_models: usize,
+    }
 }
 
 impl Default for MetricsConfig {
@@ -42,7 +41,7 @@ impl Default for MetricsConfig {
 
 impl MetricsConfig {
     /// The buckets of the histograms: the configured bounds plus the limits of the objectives.
-    pub(in crate::config) fn histogram_buckets(
+    pub(crate) fn histogram_buckets(
         &self,
         objectives: &[Objective],
     ) -> Result<BucketOverrides, BucketOverridesError> {
@@ -52,7 +51,7 @@ impl MetricsConfig {
     }
 
     /// The buckets of histograms whose values are counted during a response.
-    pub(in crate::config) fn response_buckets(
+    pub(crate) fn response_buckets(
         &self,
         objectives: &[Objective],
     ) -> Result<ResponseBuckets, BucketOverridesError> {

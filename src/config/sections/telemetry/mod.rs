@@ -1,7 +1,7 @@
 //! The sections about reports of the gateway: objectives, metrics, logs and traces.
 
-pub(in crate::config) mod log;
-pub(in crate::config) mod metrics;
-pub(in crate::config) mod slos;
-pub(in crate::config) mod timeline;
-pub(in crate::config) mod tracing;
+pub(crate) mod log;
+pub(crate) mod metrics;
+pub(crate) mod slos;
+pub(crate) mod timeline;
+pub(crate) mod tracing;

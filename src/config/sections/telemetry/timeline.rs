@@ -1,17 +1,17 @@
 //! The section `timeline`: the file of verdicts, drains, reloads and deploys.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use tokenweir_protocol::settings;
 use tokenweir_settings::{CheckResult, ConfigSection, OutputFile, ReloadClass, file_path};
 
-/// Verdicts, drains, reloads and deploys of the last 14 days, for the live page.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct TimelineConfig {
-    /// File of the timeline, up to 2 MiB with its rotated file `FILE.old`. `None`: the timeline ends with the
-    /// process.
-    pub file: Option<PathBuf>,
+settings! {
+    /// Verdicts, drains, reloads and deploys of the last 14 days, for the live page.
+    #[derive(Default, Eq)]
+    pub struct TimelineConfig {
+        /// File of the timeline, up to 2 MiB with its rotated file `FILE.old`. `None`: the timeline ends with the
+        /// process.
+        pub file: Option<PathBuf>,
+    }
 }
 
 /// The section `timeline`.

@@ -1,48 +1,45 @@
 //! The section `admission`: the queue in which requests wait while every backend of a model is full.
 
 use crate::config::sections::clients::tiers::TiersConfig;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokenweir_gateway::proxy::admission::AdmissionSettings;
-use tokenweir_protocol::units;
+use tokenweir_protocol::{settings, units};
 use tokenweir_request::slo::Objective;
 use tokenweir_routing::admission::{DEFAULT_CLASS, PriorityClasses};
 use tokenweir_routing::saturation::{LatencyLimits, SaturationThresholds};
 use tokenweir_settings::{
-    CheckResult, ConfigSection, ReloadClass, at_least_1ms, header_name, require, violation_at,
-    violation_of,
+    CheckResult, ConfigSection, at_least_1ms, header_name, require, violation_at, violation_of,
 };
 
-/// The admission queue, in which requests wait while every backend of a model is full.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct AdmissionConfig {
-    /// Whether requests wait for a backend with capacity.
-    pub enabled: bool,
-    /// Number of requests in the engine's queue at which a backend is full. A sixteenth of the running
-    /// requests counts instead if that is more. `None`: the queue is not considered.
-    pub max_waiting: Option<u32>,
-    /// KV cache usage at which a backend is full, 0.01 to 0.99. `None`: the usage is not
-    /// considered.
-    pub max_kv_usage: Option<f64>,
-    /// Greatest number of requests of this gateway at a backend, whatever load it reports. `None`: no
-    /// limit.
-    pub max_in_flight: Option<u32>,
-    /// Maximum number of requests in the queue. 0: no queue.
-    pub queue_capacity: usize,
-    /// Maximum time of a request in the queue. Then the gateway responds with 429.
-    #[serde(with = "units::Duration")]
-    pub max_wait: Duration,
-    /// Maximum time of a request in the queue while no backend can serve its model, then 503. `None`:
-    /// `max_wait`. 0: 503 at once.
-    #[serde(with = "units::OptionalDuration")]
-    pub max_backend_wait: Option<Duration>,
-    /// Tiers, the highest priority first. `default` stands for all others.
-    pub classes: Vec<String>,
-    /// Header that contains the tenant. Use only a header that your own proxy sets. `None`: the
-    /// client's address.
-    pub tenant_header: Option<String>,
+settings! {
+    /// The admission queue, in which requests wait while every backend of a model is full.
+    pub struct AdmissionConfig {
+        /// Whether requests wait for a backend with capacity.
+        pub enabled: bool,
+        /// Number of requests in the engine's queue at which a backend is full. A sixteenth of the running
+        /// requests counts instead if that is more. `None`: the queue is not considered.
+        pub max_waiting: Option<u32>,
+        /// KV cache usage at which a backend is full, 0.01 to 0.99. `None`: the usage is not
+        /// considered.
+        pub max_kv_usage: Option<f64>,
+        /// Greatest number of requests of this gateway at a backend, whatever load it reports. `None`: no
+        /// limit.
+        pub max_in_flight: Option<u32>,
+        /// Maximum number of requests in the queue. 0: no queue.
+        pub queue_capacity: usize,
+        /// Maximum time of a request in the queue. Then the gateway responds with 429.
+        #[serde(with = "units::Duration")]
+        pub max_wait: Duration,
+        /// Maximum time of a request in the queue while no backend can serve its model, then 503. `None`:
+        /// `max_wait`. 0: 503 at once.
+        #[serde(with = "units::OptionalDuration")]
+        pub max_backend_wait: Option<Duration>,
+        /// Tiers, the highest priority first. `default` stands for all others.
+        pub classes: Vec<String>,
+        /// Header that contains the tenant. Use only a header that your own proxy sets. `None`: the
+        /// client's address.
+        pub tenant_header: Option<String>,
+    }
 }
 
 /// Maximum of `max_kv_usage`. A higher usage cannot be distinguished from a full cache.
@@ -68,10 +65,7 @@ impl AdmissionConfig {
     }
 
     /// The settings of the admission queue. `None`: admission control is disabled.
-    pub(in crate::config) fn settings(
-        &self,
-        objectives: &[Objective],
-    ) -> Option<AdmissionSettings> {
+    pub(crate) fn settings(&self, objectives: &[Objective]) -> Option<AdmissionSettings> {
         if !self.enabled {
             return None;
         }
@@ -133,7 +127,6 @@ pub struct Section;
 
 impl<C: AsRef<TiersConfig>> ConfigSection<C> for Section {
     type Values = AdmissionConfig;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(admission: &AdmissionConfig, config: &C) -> CheckResult {
         at_least_1ms("admission.max_wait", admission.max_wait)?;

@@ -1,14 +1,13 @@
 //! The section `circuit_breaker`: ejection and re-admission of backends.
 
 use tokenweir_routing::resilience::CircuitBreakerSettings;
-use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, at_least_1ms, share};
+use tokenweir_settings::{CheckResult, ConfigSection, at_least_1ms, share};
 
 /// The section `circuit_breaker`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = CircuitBreakerSettings;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(breaker: &CircuitBreakerSettings, _: &C) -> CheckResult {
         at_least_1ms(

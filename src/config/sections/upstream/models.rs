@@ -4,8 +4,7 @@ use crate::config::backends::section::BackendConfig;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_request::access::RequestCaps;
 use tokenweir_settings::{
-    CheckResult, ConfigSection, KnownBackends, ReloadClass, RuleViolation, require, share,
-    violation_at,
+    CheckResult, ConfigSection, KnownBackends, RuleViolation, require, share, violation_at,
 };
 
 /// Maximum number of `models`.
@@ -22,7 +21,6 @@ pub struct Section;
 
 impl<C: KnownBackends + AsRef<Vec<BackendConfig>>> ConfigSection<C> for Section {
     type Values = Vec<ModelConfig>;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(models: &Vec<ModelConfig>, config: &C) -> CheckResult {
         let problem = "too many models: at most 100, because each adds time series";
@@ -81,6 +79,8 @@ fn check_names(models: &[ModelConfig], index: usize, model: &ModelConfig) -> Che
 fn check_split(models: &[ModelConfig], index: usize, model: &ModelConfig) -> CheckResult {
     let path = format!("models.{index}.split");
     let split = &model.split;
+    #[cfg(not(feature = "options"))]
+    require(split.is_empty(), &path, tokenweir_settings::WITHOUT_OPTIONS)?;
     if split.is_empty() {
         let problem = "this needs `split`";
         return require(

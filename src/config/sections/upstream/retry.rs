@@ -1,7 +1,7 @@
 //! The section `retry`: retries of failed requests on other backends.
 
 use tokenweir_gateway::proxy::retry::RetrySettings;
-use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, require, share};
+use tokenweir_settings::{CheckResult, ConfigSection, require, share};
 
 const MAX_ATTEMPTS: u32 = 10;
 
@@ -10,7 +10,6 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = RetrySettings;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(retry: &RetrySettings, _: &C) -> CheckResult {
         share("retry.budget_ratio", f64::from(retry.budget_ratio))?;

@@ -1,23 +1,22 @@
 //! The section `routing`: selection of a backend for each request.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use tokenweir_protocol::settings;
 use tokenweir_routing::{Policy, PolicyKind, kv_aware};
-use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, require, violation_at};
+use tokenweir_settings::{CheckResult, ConfigSection, require, violation_at};
 
-/// Selection of a backend for each request.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct RoutingConfig {
-    /// The policy that picks the backend.
-    pub policy: PolicyKind,
-    /// Weights of the `kv_aware` policy. They scale its predictions in seconds.
-    pub kv_aware: kv_aware::KvAwareSettings,
-    /// Number of recent decisions that are kept, 0 to 16384, of up to 4.5 KiB each.
-    pub decision_log_size: usize,
-    /// Whether routing picks a data-parallel rank of a vLLM server. At each start of the server,
-    /// each rank gets two requests of one token.
-    pub data_parallel_ranks: bool,
+settings! {
+    /// Selection of a backend for each request.
+    pub struct RoutingConfig {
+        /// The policy that picks the backend.
+        pub policy: PolicyKind,
+        /// Weights of the `kv_aware` policy. They scale its predictions in seconds.
+        pub kv_aware: kv_aware::KvAwareSettings,
+        /// Number of recent decisions that are kept, 0 to 16384, of up to 4.5 KiB each.
+        pub decision_log_size: usize,
+        /// Whether routing picks a data-parallel rank of a vLLM server. At each start of the server,
+        /// each rank gets two requests of one token.
+        pub data_parallel_ranks: bool,
+    }
 }
 
 /// Maximum of `routing.decision_log_size`.
@@ -50,9 +49,14 @@ pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = RoutingConfig;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(routing: &RoutingConfig, _: &C) -> CheckResult {
+        #[cfg(not(feature = "options"))]
+        require(
+            !routing.data_parallel_ranks,
+            "routing.data_parallel_ranks",
+            tokenweir_settings::WITHOUT_OPTIONS,
+        )?;
         check_weight("routing.kv_aware.pressure", routing.kv_aware.pressure)?;
         check_weight("routing.kv_aware.session", routing.kv_aware.session)?;
         let horizon = routing.kv_aware.horizon_seconds;

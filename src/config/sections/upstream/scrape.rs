@@ -1,16 +1,13 @@
 //! The section `scrape`: scrapes and health checks of backends.
 
 use tokenweir_gateway::backend::health_checker::ScrapeSettings;
-use tokenweir_settings::{
-    CheckResult, ConfigSection, ReloadClass, at_least_1ms, more_than_0, violation_of,
-};
+use tokenweir_settings::{CheckResult, ConfigSection, at_least_1ms, more_than_0, violation_of};
 
 /// The section `scrape`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = ScrapeSettings;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(scrape: &ScrapeSettings, _: &C) -> CheckResult {
         at_least_1ms("scrape.max_interval", scrape.max_interval)?;

@@ -1,14 +1,13 @@
 //! The section `timeouts`: timeouts of requests to backends.
 
 use tokenweir_net::client::HttpClientTimeouts;
-use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, at_least_1ms};
+use tokenweir_settings::{CheckResult, ConfigSection, at_least_1ms};
 
 /// The section `timeouts`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
     type Values = HttpClientTimeouts;
-    const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(timeouts: &HttpClientTimeouts, _: &C) -> CheckResult {
         at_least_1ms("timeouts.connect", timeouts.connect)?;

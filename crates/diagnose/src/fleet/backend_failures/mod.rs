@@ -5,8 +5,9 @@ mod same_moment;
 use super::limits::named;
 use super::observation::{AttemptCounts, AttemptFailures, FleetBackend, FleetObservation};
 use crate::harm::HARMED_SHARE;
-use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
-use std::collections::{HashMap, VecDeque};
+use crate::recent::Recent;
+use crate::rule::prelude::*;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::openai::EngineError;
@@ -42,8 +43,6 @@ const MIN_EQUAL: u64 = 4;
 const MIN_EQUAL_SECONDS: f64 = 0.2;
 /// The share of responses that break after the same time at which a backend is failing.
 const EQUAL_SHARE: f64 = 0.02;
-const TIMEOUT_REMEDY: &str = "Something between the gateway and the engine ends responses after this time: raise the timeout of the \
-                              proxy, sidecar or firewall.";
 
 /// The remedy for error responses that a proxy makes.
 pub(super) const PROXY_REMEDY: &str = "Read the log of the proxy in front of the engines: its limit of the body (413), its rules (403), its rate limit \
@@ -53,10 +52,8 @@ pub(super) const PROXY_REMEDY: &str = "Read the log of the proxy in front of the
 pub(super) const RATE_LIMIT_REMEDY: &str =
     "Find the rate limit in front of the backend, or of its server, and raise it for the gateway.";
 
-pub(super) static BACKEND_FAILING: VerdictDescription = VerdictDescription {
+pub(super) static BACKEND_FAILING: DiagnosisRule = DiagnosisRule {
     name: "backend_failing",
-    scope: VerdictScope::Backend,
-    is_about_state: true,
     severity: "warning, critical if more than 5 % of requests fail",
     meaning: "More than 5 % of the attempts at the backend fail.",
     evidence: "Three or more attempts failed, significantly more than 5 %: of those of the last \
@@ -68,7 +65,7 @@ pub(super) static BACKEND_FAILING: VerdictDescription = VerdictDescription {
     remedy: "Read the log of the backend. The access log has the failed requests and their \
              attempts. Set the weight of the backend to 0 until it works.",
     disproof: "Requests that are sent directly to the backend succeed.",
-    pages: false,
+    ..DiagnosisRule::BACKEND
 };
 
 /// The attempts of the last five minutes at all backends.
@@ -86,7 +83,7 @@ pub(super) struct BackendFailures {
 struct BackendAttempts {
     /// The attempts of the last five minutes, with one entry for each evaluation with attempts, the oldest
     /// first.
-    recent: VecDeque<(Instant, AttemptCounts)>,
+    recent: Recent<AttemptCounts>,
     /// Number of successes since the last failure.
     successes: u64,
     /// The failed attempts of the last five minutes, as of the last evaluation for which there were any.
@@ -114,11 +111,7 @@ impl BackendFailures {
     ) -> Vec<Verdict> {
         self.backends
             .retain(|id, _| fleet.backends.iter().any(|backend| backend.id == *id));
-        if fleet
-            .backends
-            .iter()
-            .any(|backend| backend.attempts.attempts > 0)
-        {
+        if fleet.backends.iter().any(|it| it.attempts.attempts > 0) {
             self.last_attempt_at = Some(now);
         }
         let age = self
@@ -141,7 +134,7 @@ impl BackendFailures {
                 backend.state,
                 Availability::Available | Availability::Ejected
             );
-            asked += usize::from(attempts.sums(LONG_WINDOW, now).0 > 0);
+            asked += usize::from(attempts.in_window(LONG_WINDOW, now).attempts > 0);
             if attempts.most_are(&is_excused, now) {
                 excused.push(backend.id.to_string());
             }
@@ -161,41 +154,38 @@ impl BackendFailures {
         }
         matches
     }
-}
 
-impl BackendFailures {
     /// Whether a setting of the gateway causes the failures of a backend.
-    pub(super) fn is_excused(&self, backend: &str) -> bool {
+    fn is_excused(&self, backend: &str) -> bool {
         self.excused.iter().any(|excused| excused == backend)
     }
 
-    /// The cause of an ejection and its remedy, from the last failures of the backend. `None`: unknown.
-    pub(super) fn cause_of_ejection(
-        &self,
-        backend: &str,
-        fleet: &FleetObservation,
-    ) -> Option<EjectionCause> {
-        let attempts = self
-            .backends
-            .iter()
-            .find(|(id, _)| id.as_str() == backend)?;
-        let most = attempts
-            .1
-            .last_failures
-            .iter()
-            .max_by_key(|failure| failure.count)?;
-        Some(EjectionCause {
-            cause: format!("its last failures: {}", most.describe(fleet)),
-            remedy: most.remedy(),
-        })
+    /// Adds to the verdict about an ejected backend why its last requests failed.
+    pub(super) fn explain_ejection(&self, found: &mut Verdict, fleet: &FleetObservation) {
+        let mut backends = self.backends.iter();
+        let known = backends.find(|(id, _)| id.as_str() == found.backend);
+        let failures = known.map_or(&[][..], |(_, attempts)| &attempts.last_failures);
+        let Some(most) = failures.iter().max_by_key(|failure| failure.count) else {
+            return;
+        };
+        found.add_to_cause(&format!("its last failures: {}", most.describe(fleet)));
+        if self.is_excused(&found.backend) {
+            found.severity = VerdictSeverity::Info;
+            "See gateway_limit: the timeout, and not the backend, is the cause."
+                .clone_into(&mut found.remedy);
+            return;
+        }
+        let names = [
+            "circuit_breaker.consecutive_failures",
+            "circuit_breaker.failure_ratio",
+        ];
+        for setting in names.iter().filter_map(|name| fleet.setting(name)) {
+            found.add_to_cause(&named(setting));
+        }
+        if let Some(remedy) = most.remedy() {
+            remedy.clone_into(&mut found.remedy);
+        }
     }
-}
-
-/// Why the circuit breaker has ejected a backend.
-pub(super) struct EjectionCause {
-    pub(super) cause: String,
-    /// `None`: the failures do not show what to do.
-    pub(super) remedy: Option<&'static str>,
 }
 
 /// Returns the attempts at a backend that the rule counts. While the gateway refuses requests for lack of
@@ -210,8 +200,7 @@ fn observed(backend: &FleetBackend, fleet: &FleetObservation) -> AttemptCounts {
 
 impl BackendAttempts {
     fn push(&mut self, counts: AttemptCounts, now: Instant) {
-        let is_old = |at: Instant| now.saturating_duration_since(at) >= LONG_WINDOW;
-        while self.recent.pop_front_if(|(at, _)| is_old(*at)).is_some() {}
+        self.recent.forget(LONG_WINDOW, now);
         let failed = counts.failed();
         if failed > 0 {
             self.last_failures.clone_from(&counts.failures);
@@ -222,7 +211,7 @@ impl BackendAttempts {
             self.successes + counts.attempts
         };
         if counts.attempts > 0 {
-            self.recent.push_back((now, counts));
+            self.recent.add(counts, now);
         }
     }
 
@@ -245,26 +234,26 @@ impl BackendAttempts {
         }
     }
 
-    /// The numbers of attempts and of failed attempts in the window that ends at `now`.
-    fn sums(&self, window: Duration, now: Instant) -> (u64, u64) {
-        let is_in = |at: Instant| now.saturating_duration_since(at) < window;
-        let counts = self
-            .recent
-            .iter()
-            .filter(|(at, _)| is_in(*at))
-            .map(|(_, counts)| counts);
-        counts.fold((0, 0), |(attempts, failed), counts| {
-            (attempts + counts.attempts, failed + counts.failed())
-        })
+    /// The attempts in the window that ends at `now`, with the failed attempts by kind and status.
+    fn in_window(&self, window: Duration, now: Instant) -> AttemptCounts {
+        let mut sums = AttemptCounts::default();
+        for counts in self.recent.within(window, now) {
+            sums.attempts += counts.attempts;
+            counts.failures.iter().for_each(|it| sums.add_failures(it));
+        }
+        sums
     }
 
     fn is_failing_at(&self, now: Instant) -> bool {
         let is_above = |window| {
-            let (attempts, failed) = self.sums(window, now);
-            failed >= MIN_FAILED && is_share_above(failed, attempts, HARMED_SHARE)
+            let counts = self.in_window(window, now);
+            let failed = counts.failed();
+            failed >= MIN_FAILED && is_share_above(failed, counts.attempts, HARMED_SHARE)
         };
-        let (attempts, failed) = self.sums(WINDOW, now);
-        let goes_on = failed >= MIN_FAILED && failed as f64 >= HARMED_SHARE * attempts as f64;
+        let counts = self.in_window(WINDOW, now);
+        let failed = counts.failed();
+        let goes_on =
+            failed >= MIN_FAILED && failed as f64 >= HARMED_SHARE * counts.attempts as f64;
         // A few successful attempts do not show that the failures have ended.
         let has_recovered = self.successes >= RECOVERED_AFTER;
         is_above(WINDOW)
@@ -275,28 +264,22 @@ impl BackendAttempts {
 
     /// Whether most failures of the last minute are of an excused kind.
     fn most_are(&self, is_excused: impl Fn(&str) -> bool, now: Instant) -> bool {
-        let is_in = |at: Instant| now.saturating_duration_since(at) < WINDOW;
-        let recent = self.recent.iter().filter(|(at, _)| is_in(*at));
-        let mut all = 0;
-        let mut excused = 0;
-        for failure in recent.flat_map(|(_, counts)| &counts.failures) {
-            all += failure.count;
-            if is_excused(failure.kind) {
-                excused += failure.count;
-            }
-        }
+        let counts = self.in_window(WINDOW, now);
+        let failures = counts.failures.iter();
+        let excused = failures.filter(|failure| is_excused(failure.kind));
+        let excused: u64 = excused.map(|failure| failure.count).sum();
+        let all = counts.failed();
         all > 0 && 2 * excused >= all
     }
 
     /// Whether responses of the last five minutes, some of them of the last minute, broke after the same time.
     fn has_timeout(&self, now: Instant) -> bool {
-        let (_, recent) = self.sums(WINDOW, now);
-        let (attempts, _) = self.sums(LONG_WINDOW, now);
+        let counts = self.in_window(LONG_WINDOW, now);
         let is_relevant = |failure: &AttemptFailures| {
             failure.equal_seconds().is_some()
-                && failure.count as f64 >= EQUAL_SHARE * attempts as f64
+                && failure.count as f64 >= EQUAL_SHARE * counts.attempts as f64
         };
-        recent > 0 && self.failures().iter().any(is_relevant)
+        self.in_window(WINDOW, now).failed() > 0 && counts.failures.iter().any(is_relevant)
     }
 
     fn found_at(
@@ -306,12 +289,14 @@ impl BackendAttempts {
         severity: VerdictSeverity,
         now: Instant,
     ) -> Verdict {
-        let recent = self.failures();
+        let recent = self.in_window(LONG_WINDOW, now).failures;
         if !recent.is_empty() {
             self.found = recent;
         }
         let most = self.found.iter().max_by_key(|failure| failure.count);
-        let (attempts, failed) = self.sums(WINDOW, now);
+        let counts = self.in_window(WINDOW, now);
+        let attempts = counts.attempts;
+        let failed = counts.failed() as f64;
         let mut cause = most.map_or_else(String::new, |most| {
             format!("most of its failures: {}", most.describe(fleet))
         });
@@ -322,31 +307,14 @@ impl BackendAttempts {
         }
         let evidence =
             |measure, value, unit| Evidence::new(measure, value, unit, WINDOW.as_secs_f64());
-        let remedy = most
-            .and_then(AttemptFailures::remedy)
-            .unwrap_or(BACKEND_FAILING.remedy);
-        Verdict {
-            backend: backend.id.to_string(),
-            evidence: vec![
-                evidence(
-                    "failed_share",
-                    failed as f64 / attempts.max(1) as f64,
-                    "ratio",
-                ),
-                evidence("failed_attempts", failed as f64, "requests"),
-                evidence("attempts", attempts as f64, "requests"),
-            ],
-            remedy: remedy.to_owned(),
-            ..BACKEND_FAILING.verdict(severity, Some(cause))
-        }
-    }
-
-    /// The failures of the last five minutes, summed by kind and status.
-    fn failures(&self) -> Vec<AttemptFailures> {
-        let mut sums = AttemptCounts::default();
-        let failures = self.recent.iter().flat_map(|(_, counts)| &counts.failures);
-        failures.for_each(|failure| sums.add_failures(failure));
-        sums.failures
+        let remedy = most.and_then(AttemptFailures::remedy);
+        let found = BACKEND_FAILING.verdict(severity).about(&backend.id);
+        let found = found.because(cause).with([
+            evidence("failed_share", failed / attempts.max(1) as f64, "ratio"),
+            evidence("failed_attempts", failed, "requests"),
+            evidence("attempts", attempts as f64, "requests"),
+        ]);
+        found.remedy(remedy.unwrap_or(BACKEND_FAILING.remedy))
     }
 }
 
@@ -354,17 +322,20 @@ impl BackendAttempts {
 fn remedy_of(about: EngineError) -> Option<&'static str> {
     Some(match about {
         EngineError::Gpu => {
-            "Drain the backends of this host. Look for Xid and ECC errors (dmesg, nvidia-smi -q), and reset or replace the GPU."
+            "Drain the backends of this host. Look for Xid and ECC errors (dmesg, nvidia-smi \
+             -q), and reset or replace the GPU."
         }
         EngineError::OutOfMemory => {
-            "Restart the engine with a lower --gpu-memory-utilization, --max-num-seqs or --max-num-batched-tokens, and look for other \
-             processes on its GPU."
+            "Restart the engine with a lower --gpu-memory-utilization, --max-num-seqs or \
+             --max-num-batched-tokens, and look for other processes on its GPU."
         }
         EngineError::Peer => {
-            "Restart all ranks of the engine together, and look at the node and the network of the rank that was lost."
+            "Restart all ranks of the engine together, and look at the node and the network of \
+             the rank that was lost."
         }
         EngineError::Media => {
-            "Look at the host of the media, and at the way from the engines to it; the engines are not the cause."
+            "Look at the host of the media, and at the way from the engines to it; the engines \
+             are not the cause."
         }
         _ => return None,
     })
@@ -463,7 +434,10 @@ impl AttemptFailures {
     /// cause.
     fn remedy(&self) -> Option<&'static str> {
         if self.equal_seconds().is_some() {
-            return Some(TIMEOUT_REMEDY);
+            return Some(
+                "Something between the gateway and the engine ends responses after this time: \
+                 raise the timeout of the proxy, sidecar or firewall.",
+            );
         }
         let of_source = match self.error_source {
             Some(ErrorSource::Proxy(_)) => Some(PROXY_REMEDY),
@@ -475,11 +449,12 @@ impl AttemptFailures {
         }
         match self.status? {
             401 | 403 | 407 => Some(
-                "Compare the key that the backend was started with (--api-key) with its api_key in the \
-                 configuration of the gateway.",
+                "Compare the key that the backend was started with (--api-key) with its api_key \
+                 in the configuration of the gateway.",
             ),
             404 | 405 => Some(
-                "Compare its models and its paths with those of its peers: GET /v1/models of the backend.",
+                "Compare its models and its paths with those of its peers: GET /v1/models of the \
+                 backend.",
             ),
             429 => Some(RATE_LIMIT_REMEDY),
             _ => None,
@@ -620,15 +595,14 @@ mod tests {
             };
             rule.judge(&fleet, |_| false, now);
         }
-        let explained = rule
-            .cause_of_ejection("a", &FleetObservation::default())
-            .unwrap();
-        assert_eq!(explained.cause, "its last failures: it answers 401");
-        assert!(
-            explained
-                .remedy
-                .is_some_and(|remedy| remedy.contains("api_key"))
-        );
+        let mut found = Verdict {
+            backend: "a".to_owned(),
+            ..Verdict::default()
+        };
+        rule.explain_ejection(&mut found, &FleetObservation::default());
+        let cause = "its last failures: it answers 401";
+        assert_eq!(found.cause.as_deref(), Some(cause));
+        assert!(found.remedy.contains("api_key"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::{BackendAttempts, BackendFailures, COMMON_REMEDY, LONG_WINDOW, SAME_MOMENT, WINDOW};
 use crate::fleet::observation::AttemptCounts;
-use crate::verdict::Verdict;
+use crate::rule::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -54,10 +54,11 @@ impl BackendFailures {
         }
         // The number of backends at which connections broke, by the time of the evaluation.
         let mut moments: BTreeMap<Instant, usize> = BTreeMap::new();
-        let all = self.backends.values().flat_map(|backend| &backend.recent);
-        for (at, counts) in all {
-            if now.saturating_duration_since(*at) < WINDOW {
-                *moments.entry(*at).or_default() += usize::from(counts.has_broken());
+        for backend in self.backends.values() {
+            for (at, counts) in backend.recent.times().zip(backend.recent.iter()) {
+                if now.saturating_duration_since(at) < WINDOW {
+                    *moments.entry(at).or_default() += usize::from(counts.has_broken());
+                }
             }
         }
         let broken = moments.values().filter(|broken| **broken > 0).count();

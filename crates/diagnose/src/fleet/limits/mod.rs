@@ -5,13 +5,12 @@ mod table;
 
 pub use table::LIMIT_SETTINGS;
 
-use super::observation::{FleetObservation, ObservedTtft, SettingValue};
+use super::observation::{FleetObservation, ObservedTtft, SettingValue, first_of};
 use crate::debounce::VerdictDebounce;
 use crate::harm::HARMED_SHARE;
-use crate::verdict::{
-    Evidence, Origin, Verdict, VerdictDescription, VerdictScope, VerdictSeverity,
-};
-use std::collections::{BTreeMap, VecDeque};
+use crate::recent::{CountGrowth, Recent};
+use crate::rule::prelude::*;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use table::{GatewayLimit, LIMITS, LimitKind};
 use tokenweir_request::significance::is_share_above;
@@ -30,13 +29,9 @@ const SHORT_SECONDS: f64 = 30.0;
 const MAX_NAMED: usize = 2;
 /// The verdict about refused connections ends if no further connection is refused for this time.
 const CONNECTION_HOLD: Duration = Duration::from_secs(30);
-const CONNECTIONS_REMEDY: &str = "Raise limits.connections, or the open files of the process if they are lower (LimitNOFILE= \
-                                  in systemd, ulimit -n), or start a second gateway.";
 
-pub(super) static GATEWAY_LIMIT: VerdictDescription = VerdictDescription {
+pub(super) static GATEWAY_LIMIT: DiagnosisRule = DiagnosisRule {
     name: "gateway_limit",
-    scope: VerdictScope::Gateway,
-    is_about_state: true,
     severity: "warning, critical if more than 5 % of requests end or clients cannot connect",
     meaning: "A setting of the gateway itself ends requests that backends could serve, or keeps clients from \
               connecting.",
@@ -49,6 +44,7 @@ pub(super) static GATEWAY_LIMIT: VerdictDescription = VerdictDescription {
     remedy: "Raise the setting that the cause names.",
     disproof: "The access log has no request of the last minute that the gateway ended for the reason.",
     pages: true,
+    ..DiagnosisRule::GATEWAY
 };
 
 /// The state of the rule between two evaluations.
@@ -56,38 +52,27 @@ pub(super) static GATEWAY_LIMIT: VerdictDescription = VerdictDescription {
 pub(super) struct GatewayLimits {
     debounce: VerdictDebounce,
     /// The ends of the last [`WINDOW`], the oldest first.
-    recent: VecDeque<RecentEnds>,
+    recent: Recent<BTreeMap<&'static str, u64>>,
     /// What the last evaluation that found the condition found.
     found: Option<Finding>,
-    /// The number of refused connections at the last evaluation. `None`: no evaluation yet.
-    refused_connections: Option<u64>,
-    connection_refused_at: Option<Instant>,
-}
-
-#[derive(Debug)]
-struct RecentEnds {
-    at: Instant,
-    ends: BTreeMap<&'static str, u64>,
+    /// The number of refused connections.
+    refused_connections: CountGrowth,
 }
 
 #[derive(Debug, Clone)]
 struct Finding {
     limit: &'static GatewayLimit,
     count: u64,
-    cause: String,
-    severity: VerdictSeverity,
+    /// The verdict without its evidence.
+    verdict: Verdict,
 }
 
 impl GatewayLimits {
     /// The verdict of the rule, if its condition holds at `now`.
     pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<Verdict> {
-        let is_old = |ends: &mut RecentEnds| now.saturating_duration_since(ends.at) >= WINDOW;
-        while self.recent.pop_front_if(is_old).is_some() {}
+        self.recent.forget(WINDOW, now);
         if !fleet.unforwarded.ends.is_empty() {
-            self.recent.push_back(RecentEnds {
-                at: now,
-                ends: fleet.unforwarded.ends.clone(),
-            });
+            self.recent.add(fleet.unforwarded.ends.clone(), now);
         }
         let found = self.find(fleet);
         self.debounce.update(found.is_some(), now);
@@ -98,37 +83,20 @@ impl GatewayLimits {
             return Some(refused);
         }
         self.debounce.since()?;
-        let Finding {
-            limit,
-            count,
-            cause,
-            severity,
-        } = self.found.clone()?;
-        let seconds = WINDOW.as_secs_f64();
+        let found = self.found.as_ref()?;
+        let limit = found.limit;
+        let count =
+            |measure, count| Evidence::new(measure, count as f64, "requests", WINDOW.as_secs_f64());
         let mut evidence = vec![
-            Evidence::new("ended_by_gateway", count as f64, "requests", seconds),
-            Evidence::new(
-                "requests",
-                fleet.counts.requests as f64,
-                "requests",
-                seconds,
-            ),
+            count("ended_by_gateway", found.count),
+            count("requests", fleet.counts.requests),
         ];
         if limit.kind == LimitKind::BackendTime
             && let Some(ttft) = fleet.ttft
         {
             evidence.push(Evidence::new("ttft_p50", ttft.p50, "s", 60.0));
         }
-        Some(Verdict {
-            evidence,
-            remedy: limit.remedy.to_owned(),
-            origin: if limit.kind == LimitKind::Keys {
-                Origin::Client
-            } else {
-                Origin::Setting
-            },
-            ..GATEWAY_LIMIT.verdict(severity, Some(cause))
-        })
+        Some(found.verdict.clone().with(evidence))
     }
 
     /// Whether a timeout of the gateway is the reason why attempts fail in this way.
@@ -149,27 +117,35 @@ impl GatewayLimits {
                 VerdictSeverity::of_harm(count, fleet.counts.requests)
             }
         };
+        let cause = cause(limit, count, self.main_reason(limit), fleet);
+        let verdict = GATEWAY_LIMIT.verdict(severity).because(cause);
+        let verdict = verdict.remedy(limit.remedy);
         Some(Finding {
             limit,
             count,
-            cause: cause(limit, count, self.main_reason(limit), fleet),
-            severity,
+            verdict: if limit.kind == LimitKind::Keys {
+                verdict.at(Origin::Client)
+            } else {
+                verdict
+            },
         })
     }
 
     fn count(&self, limit: &GatewayLimit) -> u64 {
-        let ends = self.recent.iter().flat_map(|recent| &recent.ends);
+        self.ends_by(limit).map(|(_, count)| count).sum()
+    }
+
+    fn ends_by(&self, limit: &GatewayLimit) -> impl Iterator<Item = (&'static str, u64)> {
+        let ends = self.recent.iter().flatten();
         let of_limit = ends.filter(|(reason, _)| limit.reasons.contains(reason));
-        of_limit.map(|(_, count)| count).sum()
+        of_limit.map(|(reason, count)| (*reason, *count))
     }
 
     /// The reason of most ends of the window by this limit.
     fn main_reason(&self, limit: &GatewayLimit) -> Option<&'static str> {
         let mut counts = BTreeMap::new();
-        for (reason, count) in self.recent.iter().flat_map(|recent| &recent.ends) {
-            if limit.reasons.contains(reason) {
-                *counts.entry(*reason).or_insert(0) += count;
-            }
+        for (reason, count) in self.ends_by(limit) {
+            *counts.entry(reason).or_insert(0) += count;
         }
         let most = counts.into_iter().max_by_key(|(_, count)| *count)?;
         Some(most.0)
@@ -178,12 +154,10 @@ impl GatewayLimits {
     /// The verdict about refused connections.
     fn refused_connections(&mut self, fleet: &FleetObservation, now: Instant) -> Option<Verdict> {
         let count = fleet.gateway.refused_connections;
-        let before = self.refused_connections.replace(count);
-        if before.is_some_and(|before| count > before) {
-            self.connection_refused_at = Some(now);
-        }
-        let at = self.connection_refused_at?;
-        if now.saturating_duration_since(at) >= CONNECTION_HOLD {
+        if !self
+            .refused_connections
+            .has_grown(count, CONNECTION_HOLD, now)
+        {
             return None;
         }
         let name = match fleet.setting("limits.connections") {
@@ -194,10 +168,11 @@ impl GatewayLimits {
         if let Some(client) = &fleet.main_client {
             cause = format!("{cause}; {client}");
         }
-        Some(Verdict {
-            remedy: CONNECTIONS_REMEDY.to_owned(),
-            ..GATEWAY_LIMIT.verdict(VerdictSeverity::Critical, Some(cause))
-        })
+        let found = GATEWAY_LIMIT.verdict(VerdictSeverity::Critical);
+        Some(found.because(cause).remedy(
+            "Raise limits.connections, or the open files of the process if they are lower \
+             (LimitNOFILE= in systemd, ulimit -n), or start a second gateway.",
+        ))
     }
 }
 
@@ -284,11 +259,8 @@ fn of_key_file(reason: Option<&str>, fleet: &FleetObservation) -> Option<String>
         _ => return None,
     };
     let of_unit = limits.iter().filter(|(path, _)| path.contains(unit));
-    let named: Vec<String> = of_unit
-        .take(MAX_NAMED)
-        .map(|(path, value)| format!("{path} ({value})"))
-        .collect();
-    (!named.is_empty()).then(|| named.join(" or "))
+    let named = of_unit.map(|(path, value)| format!("{path} ({value})"));
+    Some(first_of(named, MAX_NAMED, " or ")).filter(|named| !named.is_empty())
 }
 
 fn relative(ttft: ObservedTtft) -> String {

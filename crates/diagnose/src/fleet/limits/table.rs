@@ -53,8 +53,6 @@ pub const LIMIT_SETTINGS: [&str; 20] = [
 
 const RAISE_TIME: &str = "Raise the timeout above the longest usual time, or remove it: tokenweir reload applies it at once.";
 const RAISE_LIMIT: &str = "Raise the limit, or start a second gateway. More backends do not help.";
-const KEYS: &str =
-    "Compare the limits of the tenant and of the key in the key file with what the client needs.";
 
 /// The limits, in order of precedence at equal counts.
 pub(super) static LIMITS: [GatewayLimit; 13] = [
@@ -151,7 +149,7 @@ pub(super) static LIMITS: [GatewayLimit; 13] = [
         ],
         settings: &[],
         effect: "ends requests of clients",
-        remedy: KEYS,
+        remedy: "Compare the limits of the tenant and of the key in the key file with what the client needs.",
         kind: LimitKind::Client,
     },
 ];

@@ -2,8 +2,9 @@
 
 use super::observation::{FleetObservation, SlowUpload};
 use crate::debounce::VerdictDebounce;
-use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
-use std::collections::{HashMap, VecDeque};
+use crate::recent::Recent;
+use crate::rule::prelude::*;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tokenweir_request::significance::is_share_above;
 
@@ -22,22 +23,19 @@ const MAX_KEPT: usize = 2_048;
 const MIN_UNREAD_SHARE: f64 = 0.2;
 const MIN_UNREAD: usize = 2;
 
-pub(super) static SLOW_CLIENTS: VerdictDescription = VerdictDescription {
+pub(super) static SLOW_CLIENTS: DiagnosisRule = DiagnosisRule {
     name: "slow_clients",
-    scope: VerdictScope::Gateway,
-    is_about_state: true,
     severity: "info, warning if requests wait for their bodies",
     meaning: "Clients do not read their responses, or send their requests, as fast as the gateway takes them.",
     evidence: "Either: at two consecutive evaluations at least two streams, and at least 20 % of the open \
                streams, wait for clients that do not read. Or: within a minute at least three request bodies, and significantly \
                more than 1 % of all, took 1 s or more to arrive, at less than 250 kB per second.",
-    excluded: "",
     remedy: "tokenweir top lists the streams with the phase write_stalled. Check the network of \
              the clients, and whether they read while they process. The TTFT of a request begins with its head, so slow uploads \
              look like slow backends.",
     disproof: "The same clients read the responses of other servers fast, or send request bodies to other \
                servers fast.",
-    pages: false,
+    ..DiagnosisRule::GATEWAY
 };
 
 /// The state of the rule between two evaluations.
@@ -52,22 +50,9 @@ pub(super) struct SlowClients {
 #[derive(Debug, Default)]
 struct Uploads {
     debounce: VerdictDebounce,
-    recent: VecDeque<RecentUpload>,
+    recent: Recent<SlowUpload>,
     /// What the last evaluation that found many found.
-    found: Option<Finding>,
-}
-
-#[derive(Debug)]
-struct RecentUpload {
-    at: Instant,
-    upload: SlowUpload,
-}
-
-#[derive(Debug, Clone)]
-struct Finding {
-    cause: String,
-    count: usize,
-    mean_seconds: f64,
+    found: Option<Verdict>,
 }
 
 impl SlowClients {
@@ -83,25 +68,21 @@ impl SlowClients {
         if slow_uploads.is_some() || !is_unread || !was_unread {
             return slow_uploads;
         }
-        let evidence = vec![
+        let found = SLOW_CLIENTS.verdict(VerdictSeverity::Info);
+        Some(found.with([
             streams("write_stalled_streams", unread),
             streams("open_streams", open),
-        ];
-        let found = SLOW_CLIENTS.verdict(VerdictSeverity::Info, None);
-        Some(Verdict { evidence, ..found })
+        ]))
     }
 }
 
 impl Uploads {
     /// The verdict about slow uploads, if they are many at `now`.
     fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<Verdict> {
-        let is_old = |it: &mut RecentUpload| now.saturating_duration_since(it.at) >= WINDOW;
-        while self.recent.pop_front_if(is_old).is_some() {}
-        for upload in &fleet.unforwarded.uploads {
-            if self.recent.len() < MAX_KEPT {
-                let upload = upload.clone();
-                self.recent.push_back(RecentUpload { at: now, upload });
-            }
+        self.recent.forget(WINDOW, now);
+        let room = MAX_KEPT - self.recent.len();
+        for upload in fleet.unforwarded.uploads.iter().take(room) {
+            self.recent.add(upload.clone(), now);
         }
         // The counts of the fleet are of half a minute.
         let requests = 2 * fleet.counts.requests;
@@ -113,25 +94,17 @@ impl Uploads {
             self.found = Some(self.finding());
         }
         self.debounce.since()?;
-        let found = self.found.clone()?;
-        let seconds = WINDOW.as_secs_f64();
-        Some(Verdict {
-            evidence: vec![
-                Evidence::new("slow_uploads", found.count as f64, "requests", seconds),
-                Evidence::new("upload_time_mean", found.mean_seconds, "s", seconds),
-            ],
-            ..SLOW_CLIENTS.verdict(VerdictSeverity::Warning, Some(found.cause))
-        })
+        self.found.clone()
     }
 
-    fn finding(&self) -> Finding {
+    fn finding(&self) -> Verdict {
         let mut by_client: HashMap<&str, usize> = HashMap::new();
         let mut seconds = 0.0;
         let mut bytes = 0;
-        for recent in &self.recent {
-            *by_client.entry(&recent.upload.client).or_default() += 1;
-            seconds += recent.upload.seconds;
-            bytes += recent.upload.bytes;
+        for upload in self.recent.iter() {
+            *by_client.entry(&upload.client).or_default() += 1;
+            seconds += upload.seconds;
+            bytes += upload.bytes;
         }
         let count = self.recent.len();
         let mean_seconds = seconds / count as f64;
@@ -140,14 +113,15 @@ impl Uploads {
         let most = most.filter(|(_, uploads)| **uploads as f64 >= NAMED_SHARE * count as f64);
         let who = most.map_or_else(|| "clients".to_owned(), |(client, _)| (*client).to_owned());
         let cause = format!(
-            "the bodies of {count} requests took {mean_seconds:.1} s to arrive ({kilobytes:.0} kB on average), most of \
-             {who}: its uplink or its program, and not the backends"
+            "the bodies of {count} requests took {mean_seconds:.1} s to arrive ({kilobytes:.0} \
+             kB on average), most of {who}: its uplink or its program, and not the backends"
         );
-        Finding {
-            cause,
-            count,
-            mean_seconds,
-        }
+        let window = WINDOW.as_secs_f64();
+        let found = SLOW_CLIENTS.verdict(VerdictSeverity::Warning);
+        found.because(cause).with([
+            Evidence::new("slow_uploads", count as f64, "requests", window),
+            Evidence::new("upload_time_mean", mean_seconds, "s", window),
+        ])
     }
 }
 

@@ -1,10 +1,6 @@
 //! Where requests lose time before the engine, and what shows it.
 
-use crate::evaluation::{Evaluation, RuleMatch, windows};
-use crate::history::{FAST, RECENT, StepSignal, StepWindow};
-use crate::rules::responses::share_of;
-use crate::verdict::Evidence;
-use crate::verdict::Origin;
+use crate::rule::prelude::*;
 
 /// Minimum number of attempts to connect in a minute, their minimum mean time, in seconds, and the mean time at which
 /// they are slow even without a lag.
@@ -35,26 +31,9 @@ const BUFFERED_SHARE: f64 = 0.5;
 const MIN_OF_KIND: f64 = 3.0;
 const KIND_FACTOR: f64 = 3.0;
 
-const BUFFERING: &str = "a proxy between the gateway and the engine holds each response until it is complete: the tokens of a \
-                         stream arrive all at once, at its end";
-const BUFFERING_REMEDY: &str =
-    "Switch the buffering of responses off in the proxy (nginx: proxy_buffering off).";
-const LUMPS_REMEDY: &str =
-    "Lower --stream-interval of the engine to 1, or switch off what collects events on the way.";
-const ALL_CONNECTS: &str = "opening connections to the backends takes long at all of them: the network, name resolution, or the \
-                            machine of the gateway";
-const CONNECT_REMEDY: &str = "Look at the accept queue of the server (ss -ltn: Recv-Q; net.core.somaxconn), at lost SYN packets \
-                              (nstat TcpRetransSegs), at firewalls and at TLS. A longer timeouts.connection_age needs fewer connections.";
-const NETWORK: &str = "the network between the gateway and the backends: metrics and health pages, which need no engine, are late at all of \
-                       them too";
-const NETWORK_REMEDY: &str = "Look for lost packets (nstat TcpRetransSegs, ethtool -S) and for what all backends share: a switch, a \
-                              proxy, a VPN.";
-const API_SERVER: &str = "the API server of this backend or the path to it, and not its engine: its metrics and health pages are late too, those \
-                          of its peers are not";
 /// A kind of requests that can wait before the engine while others do not.
 struct WaitingKind {
-    seconds: StepSignal,
-    outputs: StepSignal,
+    wait: Ratio,
     text: &'static str,
     /// `None`: the remedy of the rule.
     remedy: Option<&'static str>,
@@ -62,8 +41,11 @@ struct WaitingKind {
 
 const KINDS: [WaitingKind; 2] = [
     WaitingKind {
-        seconds: StepSignal::MediaSeconds,
-        outputs: StepSignal::MediaOutputs,
+        wait: Ratio::of(
+            StepSignal::MediaSeconds,
+            StepSignal::MediaOutputs,
+            MIN_OF_KIND,
+        ),
         text: "only requests with media wait: the API server fetches or decodes the media before the engine gets the request",
         remedy: Some(
             "Look at the host of the media and at the processing of media in the API server (--api-server-count); send smaller media, \
@@ -71,17 +53,17 @@ const KINDS: [WaitingKind; 2] = [
         ),
     },
     WaitingKind {
-        seconds: StepSignal::LongSeconds,
-        outputs: StepSignal::LongOutputs,
+        wait: Ratio::of(
+            StepSignal::LongSeconds,
+            StepSignal::LongOutputs,
+            MIN_OF_KIND,
+        ),
         text: "only requests with long prompts wait: the API server needs the time for their tokens and templates",
         remedy: None,
     },
 ];
-const WORK: &str = "the API server of the backend: connections and metrics pages are fast, so the time goes into the work on each \
-                    request (template, tokenizer, media)";
 
 /// Where metrics pages are late.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::rules) enum PagePlace {
     /// At the backend and not at its peers.
     ThisBackend,
@@ -92,7 +74,7 @@ pub(in crate::rules) enum PagePlace {
 /// Where metrics pages are late. `None`: those of the backend are not, or no times are known.
 pub(in crate::rules) fn late_pages(evaluation: &Evaluation<'_>) -> Option<PagePlace> {
     let page = |window: &StepWindow<'_>| window.mean(StepSignal::PageSeconds);
-    let own = page(&evaluation.recent_window()).filter(|own| *own >= LATE_PAGE_SECONDS)?;
+    let own = page(&evaluation.recent).filter(|own| *own >= LATE_PAGE_SECONDS)?;
     let others = windows(evaluation.others.iter().copied(), RECENT);
     let others: Vec<f64> = others.iter().filter_map(page).collect();
     let late = others.iter().filter(|other| **other >= PEER_PART * own);
@@ -114,7 +96,7 @@ impl Connects {
     /// counts too, without the TTFT of the engine, because the kernel accepts connections that the server does not. Heads
     /// that are as late on open connections are not late because of the connection.
     fn of(window: &StepWindow<'_>) -> Self {
-        let sum = |signal| window.sum(signal).unwrap_or(0.0);
+        let sum = |signal| window.total(signal);
         let streams = window.ratio(StepSignal::Streams, StepSignal::Finished, 1.0);
         let engine = window.ratio(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens, 1.0);
         let heads = sum(StepSignal::FirstHeads);
@@ -150,11 +132,11 @@ impl Connects {
 /// The match for a backend whose new connections are so slow that no lag is needed: most requests use connections
 /// that are open.
 pub(super) fn slow_connects(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
-    if is_buffered(&evaluation.recent_window()) {
+    if is_buffered(&evaluation.recent) {
         return None;
     }
-    let connects = Connects::of(&evaluation.short_window());
-    let recent = Connects::of(&evaluation.recent_window());
+    let connects = Connects::of(&evaluation.minute);
+    let recent = Connects::of(&evaluation.recent);
     let is_over = recent.count > 0.0 && recent.mean() < LATE_CONNECT_SECONDS;
     if connects.count < MIN_CONNECTS || connects.mean() < SLOW_CONNECT_SECONDS || is_over {
         return None;
@@ -182,15 +164,24 @@ fn because_of_connects(
         .iter()
         .filter(|other| other.mean() >= PEER_PART * own);
     let is_everywhere = !others.is_empty() && 2 * late.count() >= others.len();
-    let mut found = found.remedy(Some(CONNECT_REMEDY.to_owned()));
     let evidence = Evidence::new("connect_time_mean", own, "s", FAST.as_secs_f64());
+    let mut found = found.remedy(
+        "Look at the accept queue of the server (ss -ltn: Recv-Q; net.core.somaxconn), at lost \
+         SYN packets (nstat TcpRetransSegs), at firewalls and at TLS. A longer \
+         timeouts.connection_age needs fewer connections.",
+    );
     found.evidence.insert(0, evidence);
     if is_everywhere {
-        found.because(ALL_CONNECTS).at(Origin::Network)
+        found
+            .because(
+                "opening connections to the backends takes long at all of them: the network, \
+                 name resolution, or the machine of the gateway",
+            )
+            .at(Origin::Network)
     } else {
         let cause = format!(
-            "opening a connection to it takes {own:.1} s on average, while open connections work: its accept queue is full, or \
-             packets are lost on the way"
+            "opening a connection to it takes {own:.1} s on average, while open connections \
+             work: its accept queue is full, or packets are lost on the way"
         );
         found.because(cause).at(Origin::FrontEnd)
     }
@@ -203,30 +194,42 @@ fn is_buffered(window: &StepWindow<'_>) -> bool {
 }
 
 /// Adds the cause of the lag to the match.
-pub(super) fn explained(found: RuleMatch, evaluation: &Evaluation<'_>, lag: f64) -> RuleMatch {
-    let recent = evaluation.recent_window();
-    if is_buffered(&recent) {
-        let signals = found.signals + 1;
-        let found = RuleMatch { signals, ..found };
+pub(super) fn explained(mut found: RuleMatch, evaluation: &Evaluation<'_>, lag: f64) -> RuleMatch {
+    if is_buffered(&evaluation.recent) {
+        found.signals += 1;
         return found
-            .because(BUFFERING)
-            .remedy(Some(BUFFERING_REMEDY.to_owned()));
+            .because(
+                "a proxy between the gateway and the engine holds each response until it is \
+                 complete: the tokens of a stream arrive all at once, at its end",
+            )
+            .remedy(
+                "Switch the buffering of responses off in the proxy (nginx: proxy_buffering \
+                 off).",
+            );
     }
     if let Some(cause) = lumps(evaluation) {
-        return found.because(cause).remedy(Some(LUMPS_REMEDY.to_owned()));
+        return found.because(cause).remedy(
+            "Lower --stream-interval of the engine to 1, or switch off what collects events on \
+             the way.",
+        );
     }
     if let Some(kind) = WaitingKind::of(evaluation) {
         return kind.explain(found);
     }
     // The window of the lag may be too short for connections.
-    let minute = evaluation.short_window();
+    let minute = evaluation.minute;
     let connects = Connects::of(&minute);
-    let lost = lag * minute.sum(StepSignal::FirstOutputs).unwrap_or(0.0);
+    let lost = lag * minute.total(StepSignal::FirstOutputs);
     let is_slow = connects.count >= MIN_CONNECTS && connects.mean() >= LATE_CONNECT_SECONDS;
     if is_slow && connects.seconds >= CONNECT_PART * lost {
         return because_of_connects(found, evaluation, &connects);
     }
-    let mut found = found;
+    because_of_pages(found, evaluation)
+}
+
+/// Adds the cause that the times of metrics pages show.
+fn because_of_pages(mut found: RuleMatch, evaluation: &Evaluation<'_>) -> RuleMatch {
+    let recent = evaluation.recent;
     if let Some(page) = recent.mean(StepSignal::PageSeconds) {
         let evidence = Evidence::new("metrics_page_time", page, "s", recent.seconds());
         found.evidence.push(evidence);
@@ -234,13 +237,27 @@ pub(super) fn explained(found: RuleMatch, evaluation: &Evaluation<'_>, lag: f64)
     }
     match late_pages(evaluation) {
         Some(PagePlace::Everywhere) => found
-            .because(NETWORK)
+            .because(
+                "the network between the gateway and the backends: metrics and health pages, \
+                 which need no engine, are late at all of them too",
+            )
             .at(Origin::Network)
-            .remedy(Some(NETWORK_REMEDY.to_owned())),
-        Some(PagePlace::ThisBackend) => found.because(API_SERVER).at(Origin::FrontEnd),
-        None if recent.has_signal(StepSignal::PageSeconds) => {
-            found.because(WORK).at(Origin::FrontEnd)
-        }
+            .remedy(
+                "Look for lost packets (nstat TcpRetransSegs, ethtool -S) and for what all \
+                 backends share: a switch, a proxy, a VPN.",
+            ),
+        Some(PagePlace::ThisBackend) => found
+            .because(
+                "the API server of this backend or the path to it, and not its engine: its \
+                 metrics and health pages are late too, those of its peers are not",
+            )
+            .at(Origin::FrontEnd),
+        None if recent.has_signal(StepSignal::PageSeconds) => found
+            .because(
+                "the API server of the backend: connections and metrics pages are fast, so the \
+                 time goes into the work on each request (template, tokenizer, media)",
+            )
+            .at(Origin::FrontEnd),
         None => found,
     }
 }
@@ -249,29 +266,39 @@ impl WaitingKind {
     /// The kind whose requests alone wait, at all backends together. `None`: there is none.
     fn of(evaluation: &Evaluation<'_>) -> Option<&'static Self> {
         let mut minutes = windows(evaluation.peers(), FAST);
-        minutes.push(evaluation.short_window());
+        minutes.push(evaluation.minute);
         KINDS.iter().find(|kind| kind.waits_more(&minutes))
     }
 
     fn explain(&self, found: RuleMatch) -> RuleMatch {
-        let remedy = self.remedy.map(str::to_owned);
-        found.because(self.text).remedy(remedy).at(Origin::Requests)
+        let found = found.because(self.text).at(Origin::Requests);
+        match self.remedy {
+            Some(remedy) => found.remedy(remedy),
+            None => found,
+        }
     }
 
     /// Whether the streams of the kind wait far longer than plain ones, which lose less time.
     fn waits_more(&self, minutes: &[StepWindow<'_>]) -> bool {
-        let mean = |seconds, outputs| share_of(minutes, seconds, outputs, MIN_OF_KIND);
-        let Some(of_kind) = mean(self.seconds, self.outputs) else {
-            return false;
-        };
-        let Some(plain) = mean(StepSignal::PlainSeconds, StepSignal::PlainOutputs) else {
-            return false;
-        };
-        let Some(engine) = mean(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens) else {
-            return false;
-        };
-        of_kind >= KIND_FACTOR * plain
-            && of_kind - engine >= KIND_FACTOR * (plain - engine).max(0.02)
+        let plain = Ratio::of(
+            StepSignal::PlainSeconds,
+            StepSignal::PlainOutputs,
+            MIN_OF_KIND,
+        );
+        let engine = Ratio::of(
+            StepSignal::FirstTokenSeconds,
+            StepSignal::FirstTokens,
+            MIN_OF_KIND,
+        );
+        if let Some(of_kind) = self.wait.of_all(minutes)
+            && let Some(plain) = plain.of_all(minutes)
+            && let Some(engine) = engine.of_all(minutes)
+        {
+            of_kind >= KIND_FACTOR * plain
+                && of_kind - engine >= KIND_FACTOR * (plain - engine).max(0.02)
+        } else {
+            false
+        }
     }
 }
 
@@ -280,8 +307,8 @@ fn lumps(evaluation: &Evaluation<'_>) -> Option<String> {
     let at_once = |window: &StepWindow<'_>| {
         window.ratio(StepSignal::StreamTokens, StepSignal::StreamArrivals, 1.0)
     };
-    let window = evaluation.short_window();
-    let tokens = window.sum(StepSignal::StreamTokens).unwrap_or(0.0);
+    let window = evaluation.minute;
+    let tokens = window.total(StepSignal::StreamTokens);
     if tokens < MIN_LUMP_TOKENS {
         return None;
     }

@@ -5,10 +5,8 @@ mod cause;
 
 pub(super) use cause::{PagePlace, late_pages};
 
-use super::rule::DiagnosisRule;
-use crate::evaluation::{Evaluation, RuleMatch, windows};
-use crate::history::{MIN_COMPARED_STREAMS, RECENT, StepSignal, StepWindow, WindowMeasure};
-use crate::verdict::{Evidence, VerdictSeverity};
+use crate::history::MIN_COMPARED_STREAMS;
+use crate::rule::prelude::*;
 
 /// Minimum lag of the front end for the rule `front_end_gap`, in seconds. The lag is the mean TTFT of the
 /// gateway minus that of the engine.
@@ -28,7 +26,6 @@ const MIN_LAG_RATIO: f64 = 0.2;
 
 pub(in crate::rules) const FRONT_END_GAP: DiagnosisRule = DiagnosisRule {
     name: "front_end_gap",
-    severity: VerdictSeverity::Warning,
     meaning: "Requests lose time between the gateway and the engine: on the network, while they connect, or in the API \
               server of the backend.",
     evidence: "The lag is the mean TTFT of the gateway minus that of the engine; both must count \
@@ -41,24 +38,28 @@ pub(in crate::rules) const FRONT_END_GAP: DiagnosisRule = DiagnosisRule {
     remedy: "Give the API server more CPU or processes (--api-server-count), and measure the \
              round-trip time from the gateway to the backend.",
     disproof: "Other clients of the backend see the same time to first token as its engine.",
-    pages: false,
-    explained_by: &["shared_backend"],
     needs: &[StepSignal::FirstTokens, StepSignal::FirstOutputs],
+    load: LoadDependence::Requests(Ratio::of(
+        StepSignal::FirstOutputSeconds,
+        StepSignal::FirstOutputs,
+        5.0,
+    )),
     judge: |evaluation| Ok(judge_front_end_gap(evaluation)),
+    ..DiagnosisRule::ENGINE
 };
 
 fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     if let Some(found) = cause::slow_connects(evaluation) {
         return Some(found);
     }
-    let short = evaluation.short_window();
-    let recent = evaluation.recent_window();
+    let short = evaluation.minute;
+    let recent = evaluation.recent;
     let recent_lag = lag_above_peers(evaluation);
-    let has_few = recent_lag.is_none()
-        && short.sum(StepSignal::FirstOutputs).unwrap_or(0.0) < MIN_COMPARED_STREAMS;
+    let has_few =
+        recent_lag.is_none() && short.total(StepSignal::FirstOutputs) < MIN_COMPARED_STREAMS;
     let window = match recent_lag {
         Some(_) => recent,
-        None if has_few => evaluation.long_window(),
+        None if has_few => evaluation.long,
         None => short,
     };
     let lag = recent_lag.or_else(|| window.get(WindowMeasure::FrontEnd))?;
@@ -117,28 +118,18 @@ fn with_evidence(evaluation: &Evaluation<'_>, window: StepWindow<'_>, lag: f64) 
         WindowMeasure::InFlight,
         WindowMeasure::Running,
     ];
-    let mut evidence = evaluation.evidence_for_all(&measures);
-    let name = WindowMeasure::FrontEnd.as_str();
-    let usual = evaluation
-        .baseline(WindowMeasure::FrontEnd)
-        .map(|usual| usual.median);
-    evidence.insert(
-        0,
-        Evidence {
-            usual,
-            ..Evidence::new(name, lag, "s", window.seconds())
-        },
-    );
-    RuleMatch::new(signals, evidence)
+    let usual = evaluation.baseline(WindowMeasure::FrontEnd);
+    let usual = usual.map(|usual| usual.median);
+    let evidence = Evidence::of(WindowMeasure::FrontEnd, lag, usual, window.seconds());
+    let found = evaluation.found(signals, &measures);
+    RuleMatch::new(found.signals, vec![evidence]).with(found.evidence)
 }
 
 /// The lag of the front end in the recent window, in seconds, if it is significant and the lag of each peer
 /// is far smaller. The gateway is then not the cause. `None`: the lag is not significant, a peer has a
 /// similar lag, or there are too few streams.
 fn lag_above_peers(evaluation: &Evaluation<'_>) -> Option<f64> {
-    let lag = evaluation
-        .recent_window()
-        .front_end_lag(MIN_RECENT_STREAMS)?;
+    let lag = evaluation.recent.front_end_lag(MIN_RECENT_STREAMS)?;
     let peers = windows(evaluation.peers(), RECENT);
     let lags = peers
         .iter()

@@ -95,9 +95,8 @@ impl HealthCheckSupervisor {
         timeout: Duration,
     ) {
         let update = self.context.pool.plan_update(backends);
-        let added: Vec<Arc<Backend>> = update.added_backends().cloned().collect();
-        for backend in added {
-            self.start_checker(backend);
+        for backend in update.added_backends() {
+            self.start_checker(backend.clone());
         }
         self.wait_first_checks(timeout).await;
         self.context.pool.apply_update(update, settings);

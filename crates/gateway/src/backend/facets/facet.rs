@@ -9,7 +9,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::openai::Usage;
-use tokenweir_request::record::{BackendCondition, RequestRecord};
+use tokenweir_request::record::BackendCondition;
 use tokenweir_routing::resilience::{Availability, FailureKind};
 use tokenweir_routing::{KnownPrefix, LoadEstimator, PromptFingerprint};
 
@@ -53,8 +53,11 @@ pub trait BackendFacet: Any + Debug + Send + Sync {
     /// Adds the facts of the facet to the condition of the backend.
     fn complete_condition(&self, _condition: &mut BackendCondition) {}
 
-    /// Learns from the record of a request that the backend has answered.
-    fn on_finished(&self, _record: &RequestRecord, _estimator: &LoadEstimator) {}
+    /// A fact, such as an error of the hardware, that backends which fail together can have in common: its name and
+    /// its value. `None`: the facet knows none.
+    fn fact(&self) -> Option<(&'static str, String)> {
+        None
+    }
 
     /// Called when the load that this gateway puts on the backend has changed.
     fn on_load_change(&self, _change: &LoadChange<'_>) {}

@@ -2,7 +2,6 @@
 //! The options register their facets.
 
 mod facet;
-mod leased_target;
 pub mod role;
 mod targets;
 
@@ -10,20 +9,15 @@ pub use facet::{
     BackendFacet, FollowedPrompt, LoadChange, PoolFacet, PromptCache, PromptMemo, RequestPart,
     Suitability,
 };
-pub(crate) use targets::Target;
 pub use targets::{BackendTargets, PartialTarget, TargetPart};
+pub(crate) use targets::{LeasedTarget, Target};
 
 use crate::status::StatusBlocks;
-use http::HeaderMap;
-use leased_target::LeasedTarget;
 use role::RoleFacet;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 use tokenweir_engine::address::BackendId;
-use tokenweir_protocol::openai::Usage;
-use tokenweir_request::record::RequestRecord;
 use tokenweir_routing::resilience::{Availability, FailureKind};
-use tokenweir_routing::{Candidate, KnownPrefix, LoadEstimator, PromptFingerprint, Reservation};
+use tokenweir_routing::{KnownPrefix, PromptFingerprint};
 
 /// The facets of one backend. Routing reads the first two fields of each candidate and calls an option only if
 /// they have a value.
@@ -46,15 +40,6 @@ pub struct PromptKnowledge<'a> {
     memo: PromptMemo,
     /// Number of leading text blocks of the prompt that the last candidate has cached.
     pub(crate) cached_blocks: u32,
-}
-
-/// The values that the facets keep for one lease.
-#[derive(Debug)]
-pub(crate) struct LeaseFacets {
-    /// The request that an option follows in the prefix cache. Empty: no option follows the request.
-    followed: OnceLock<Box<dyn FollowedPrompt>>,
-    /// The load that the lease adds to a part of the backend. `None`: the target is the whole backend.
-    target: Option<LeasedTarget>,
 }
 
 /// The state that options share between all backends of a pool.
@@ -85,7 +70,7 @@ impl BackendFacets {
     }
 
     /// Iterates over all facets.
-    pub(crate) fn each(&self) -> impl Iterator<Item = &dyn BackendFacet> {
+    pub fn each(&self) -> impl Iterator<Item = &dyn BackendFacet> {
         let role: &dyn BackendFacet = &self.role;
         self.options.iter().map(|facet| &**facet).chain([role])
     }
@@ -136,11 +121,6 @@ impl BackendFacets {
         is_fixed && self.suitability(RequestPart::Whole, None) == Suitability::Suitable
     }
 
-    /// Whether a facet of the backend learns from the record of a request.
-    pub(crate) fn learn_from(record: &RequestRecord) -> bool {
-        record.has_remote_prompt
-    }
-
     /// Returns the status of the facets.
     pub fn status(&self) -> StatusBlocks {
         let mut blocks = StatusBlocks::default();
@@ -170,70 +150,5 @@ impl<'a> PromptKnowledge<'a> {
     ) -> Option<KnownPrefix> {
         let cache = facets.prompt_cache.get()?;
         cache.known_prefix(self.prompt, target.part, &mut self.memo)
-    }
-}
-
-impl LeaseFacets {
-    /// Begins a lease of the backend with these facets, which the policy picked as `candidate`.
-    pub(crate) fn new(
-        facets: &BackendFacets,
-        candidate: &Candidate,
-        prompt: &PromptFingerprint,
-        is_stream: bool,
-        now: Instant,
-    ) -> Self {
-        let target = LeasedTarget::new(&facets.targets, candidate, prompt, is_stream, now);
-        Self {
-            followed: OnceLock::new(),
-            target,
-        }
-    }
-
-    /// Applies an observation of the response to the load of the target inside the backend. Without such a
-    /// target, has no effect.
-    pub(crate) fn observe(&self, observe: impl FnOnce(&LoadEstimator, &mut Reservation)) {
-        if let Some(target) = &self.target {
-            target.observe(observe);
-        }
-    }
-
-    /// Records the token counts that the response reported.
-    pub(crate) fn set_usage(&self, usage: Usage) {
-        if let Some(followed) = self.followed.get() {
-            followed.set_usage(usage);
-        }
-    }
-
-    /// Adds the headers that the facets need to the headers of the request with this prompt.
-    pub(crate) fn set_headers(
-        &self,
-        facets: &BackendFacets,
-        prompt: &Arc<PromptFingerprint>,
-        headers: &mut HeaderMap,
-    ) {
-        if let Some(cache) = facets.prompt_cache.get()
-            && self.followed.get().is_none()
-            && let Some(followed) = cache.clone().follow(prompt)
-        {
-            // If a concurrent call has already set the value, this value is dropped without effect.
-            let _ = self.followed.set(followed);
-        }
-        if let Some(followed) = self.followed.get() {
-            followed.set_headers(headers);
-        }
-        if let Some(target) = &self.target {
-            target.set_header(headers);
-        }
-    }
-
-    /// The failure kind of a response that refuses a request because of a facet. `says` returns whether the
-    /// response contains a text. `None`: the response concerns no facet.
-    pub(crate) fn refusal(&self, says: impl Fn(&[u8]) -> bool) -> Option<FailureKind> {
-        let target = self.target.as_ref()?;
-        if target.is_refused(says) {
-            Some(FailureKind::TargetRefused)
-        } else {
-            None
-        }
     }
 }

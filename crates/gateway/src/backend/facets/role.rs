@@ -6,9 +6,6 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::role::Role;
 use tokenweir_protocol::atomic::AtomicFlag;
-use tokenweir_protocol::clock;
-use tokenweir_request::record::RequestRecord;
-use tokenweir_routing::LoadEstimator;
 use tokenweir_routing::resilience::FailureKind;
 
 /// The role of one backend.
@@ -57,14 +54,6 @@ impl BackendFacet for RoleFacet {
     /// If a backend could not read the blocks of another one, it computes the prompt itself.
     fn on_failure(&self, kind: FailureKind, _id: &BackendId) -> bool {
         kind == FailureKind::TransferFailed
-    }
-
-    fn on_finished(&self, record: &RequestRecord, estimator: &LoadEstimator) {
-        if record.has_remote_prompt
-            && let Some(ttft) = record.upstream_ttft()
-        {
-            estimator.on_remote_prompt(ttft.as_secs_f64(), clock::now());
-        }
     }
 
     fn suitability(&self, part: RequestPart, _: Option<&str>) -> Suitability {

@@ -25,8 +25,7 @@ impl HealthChecker {
     /// Whether the backend has no requests, neither from this gateway nor from others as far as the engine
     /// reports.
     pub fn is_idle(&self) -> bool {
-        let state = self.backend.health.state();
-        let load = state.sample.map(|sample| sample.load).unwrap_or_default();
+        let load = self.backend.health.state().engine_load();
         self.backend.load.in_flight() == 0
             && load.is_idle() == Some(true)
             && !self.has_load_changed

@@ -1,15 +1,14 @@
 //! Fetches the metrics page of a backend: from its configured URL, or from the first known path that serves
 //! metrics.
 
+use super::settings::CheckContext;
 use crate::backend::BackendIdentity;
 use crate::backend::state::DownCause;
 use http::StatusCode;
 use http::uri::PathAndQuery;
 use memchr::memmem;
-use std::time::Duration;
 use tokenweir_engine::dialect::{self, EngineLoad, TokenCounts};
 use tokenweir_engine::engine_metrics::ScrapeError;
-use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::PageFetcher;
 
 /// The location of the metrics page of one backend, and the contents of the last page.
@@ -43,13 +42,8 @@ pub(super) struct LastPage {
 }
 
 impl MetricsPage {
-    /// Locates the metrics page of a backend. A fetch is limited to `timeout` and `max_page` bytes.
-    pub(super) fn new(
-        identity: &BackendIdentity,
-        client: &HttpClient,
-        timeout: Duration,
-        max_page: usize,
-    ) -> Self {
+    /// Locates the metrics page of a backend.
+    pub(super) fn new(identity: &BackendIdentity, context: &CheckContext) -> Self {
         let configured = identity.metrics_url.as_ref().map(|url| {
             // The API key of the backend is not sent to another host or port.
             let is_backend = url.address.is_same_server(&identity.address);
@@ -58,11 +52,7 @@ impl MetricsPage {
             } else {
                 None
             };
-            let address = url.address.clone();
-            (
-                PageFetcher::new(client.clone(), address, key, timeout, max_page),
-                url.path.clone(),
-            )
+            (context.fetcher(url.address.clone(), key), url.path.clone())
         });
         Self {
             configured,

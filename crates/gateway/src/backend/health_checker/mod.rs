@@ -13,11 +13,10 @@ mod service_checks;
 mod settings;
 mod wake;
 
-pub use settings::{ScrapeObserver, ScrapeSettings};
+pub use settings::{CheckContext, ScrapeObserver, ScrapeSettings};
 
-use super::pool::BackendPool;
 use super::state::DownCause;
-use super::{Backend, BackendIdentity, Health, recent_times};
+use super::{Backend, Health, recent_times};
 use engine_identity::EngineIdentity;
 use engine_progress::EngineProgress;
 use evidence::{HealthAnswer, ScrapeResult, Silence};
@@ -30,7 +29,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_engine::dialect::{self, EngineLoad};
 use tokenweir_engine::engine_metrics::ScrapeError;
-use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::{FetchError, PageFetcher};
 use tokenweir_protocol::clock;
 use tokenweir_routing::resilience::Availability;
@@ -42,20 +40,6 @@ const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// request for `/health` at once. Scrapes do not replace `/health`, because vLLM serves its metrics
 /// even if its engine is dead.
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-
-/// The state and the settings that the health checkers of all backends share.
-#[derive(Clone)]
-pub struct CheckContext {
-    /// The pool of the backends, which receives the models that each backend lists.
-    pub pool: Arc<BackendPool>,
-    /// The client that fetches pages.
-    pub client: HttpClient,
-    /// The settings of health checks and scrapes.
-    pub settings: ScrapeSettings,
-    pub(super) scrape_observer: Arc<dyn ScrapeObserver>,
-    /// The checks of all backends are aligned to a common time grid that starts at this moment.
-    pub(super) alignment_origin: Instant,
-}
 
 /// The step of an option in the health checker of one backend. Each method with a default may be omitted.
 pub trait CheckStep: Send {
@@ -142,24 +126,15 @@ impl HealthChecker {
         backend: Arc<Backend>,
         steps: impl Iterator<Item = Box<dyn CheckStep>>,
     ) -> Self {
-        let BackendIdentity {
-            address,
-            authorization: key,
-            ..
-        } = &backend.identity;
-        let client = context.client.clone();
-        let settings = context.settings;
-        let ScrapeSettings {
-            timeout, max_page, ..
-        } = settings;
-        let metrics_page = MetricsPage::new(&backend.identity, &client, timeout, max_page);
-        let fetcher = PageFetcher::new(client, address.clone(), key.as_ref(), timeout, max_page);
+        let identity = &backend.identity;
+        let key = identity.authorization.as_ref();
         let now = clock::now();
         Self {
+            fetcher: context.fetcher(identity.address.clone(), key),
+            metrics_page: MetricsPage::new(identity, &context),
+            interval: context.settings.min_interval,
             context,
             backend,
-            fetcher,
-            metrics_page,
             silence: Silence::default(),
             unavailable_scrapes: 0,
             findings: Findings::default(),
@@ -174,7 +149,6 @@ impl HealthChecker {
             engine_progress: EngineProgress::default(),
             engine_identity: EngineIdentity::default(),
             last_output_at: None,
-            interval: settings.min_interval,
         }
     }
 
@@ -242,7 +216,7 @@ impl HealthChecker {
 
     fn activity(&self) -> BackendActivity {
         let state = self.backend.health.state();
-        let load = state.sample.map(|sample| sample.load).unwrap_or_default();
+        let load = state.engine_load();
         BackendActivity {
             in_flight: self.backend.load.in_flight(),
             has_waiting_requests: load.waiting.is_some_and(|waiting| waiting >= 1.0),

@@ -1,29 +1,34 @@
 //! The settings of health checks and scrapes, and the observer of their results.
 
 use crate::backend::Backend;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use crate::backend::pool::BackendPool;
+use http::HeaderValue;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokenweir_engine::address::BackendAddress;
 use tokenweir_engine::engine_metrics::ScrapeError;
-use tokenweir_protocol::units;
+use tokenweir_net::client::HttpClient;
+use tokenweir_net::page_fetcher::PageFetcher;
+use tokenweir_protocol::{settings, units};
 
-/// How the gateway scrapes the metrics of backends and checks their health.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct ScrapeSettings {
-    /// Time between two scrapes of a backend under load. All backends together are scraped at most
-    /// 1,000 times per second.
-    #[serde(with = "units::Duration")]
-    pub min_interval: Duration,
-    /// Time between two scrapes of an idle backend.
-    #[serde(with = "units::Duration")]
-    pub max_interval: Duration,
-    /// Timeout of one scrape or health check.
-    #[serde(with = "units::Duration")]
-    pub timeout: Duration,
-    /// Maximum size of a response to a scrape or to `/v1/models`. A longer one is a failure.
-    #[serde(with = "units::Size")]
-    pub max_page: usize,
+settings! {
+    /// How the gateway scrapes the metrics of backends and checks their health.
+    #[derive(Copy, Eq)]
+    pub struct ScrapeSettings {
+        /// Time between two scrapes of a backend under load. All backends together are scraped at most
+        /// 1,000 times per second.
+        #[serde(with = "units::Duration")]
+        pub min_interval: Duration,
+        /// Time between two scrapes of an idle backend.
+        #[serde(with = "units::Duration")]
+        pub max_interval: Duration,
+        /// Timeout of one scrape or health check.
+        #[serde(with = "units::Duration")]
+        pub timeout: Duration,
+        /// Maximum size of a response to a scrape or to `/v1/models`. A longer one is a failure.
+        #[serde(with = "units::Size")]
+        pub max_page: usize,
+    }
 }
 
 impl Default for ScrapeSettings {
@@ -36,6 +41,34 @@ impl Default for ScrapeSettings {
             timeout: Duration::from_secs(2),
             max_page: 4 << 20,
         }
+    }
+}
+
+/// The state and the settings that the health checkers of all backends share.
+#[derive(Clone)]
+pub struct CheckContext {
+    /// The pool of the backends, which receives the models that each backend lists.
+    pub pool: Arc<BackendPool>,
+    /// The client that fetches pages.
+    pub client: HttpClient,
+    /// The settings of health checks and scrapes.
+    pub settings: ScrapeSettings,
+    pub(in crate::backend) scrape_observer: Arc<dyn ScrapeObserver>,
+    /// The checks of all backends are aligned to a common time grid that starts at this moment.
+    pub(in crate::backend) alignment_origin: Instant,
+}
+
+impl CheckContext {
+    /// A fetcher of pages at `address`, with the limits of the settings.
+    pub(super) fn fetcher(
+        &self,
+        address: BackendAddress,
+        key: Option<&HeaderValue>,
+    ) -> PageFetcher {
+        let ScrapeSettings {
+            timeout, max_page, ..
+        } = self.settings;
+        PageFetcher::new(self.client.clone(), address, key, timeout, max_page)
     }
 }
 

@@ -11,7 +11,6 @@ use crate::backend::{Backend, Health};
 use crate::status::LabelledModel;
 use arc_swap::{ArcSwap, Guard};
 use http::HeaderValue;
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -208,13 +207,14 @@ impl BackendPool {
     pub fn apply_update(&self, PoolUpdate(planned): PoolUpdate, settings: &PoolSettings) {
         let mut state = lock(&self.state);
         let previous = self.snapshot();
-        for PlannedBackend { backend, updated } in &planned {
-            if let Some(updated) = updated {
-                backend.adopt_settings(updated);
+        let adopt = |planned: PlannedBackend| {
+            if let Some(updated) = &planned.updated {
+                planned.backend.adopt_settings(updated);
             }
-        }
-        let next = planned.into_iter().map(|planned| planned.backend).collect();
-        let backends: Arc<[Arc<Backend>]> = assign_positions(&previous.backends, next).into();
+            planned.backend
+        };
+        let next = planned.into_iter().map(adopt).collect();
+        let backends: Arc<[Arc<Backend>]> = assign_positions(previous.backends.len(), next).into();
         let ids: Arc<[BackendId]> = backends
             .iter()
             .map(|backend| backend.identity.id.clone())
@@ -349,24 +349,24 @@ fn contains(backends: &[Arc<Backend>], wanted: &Arc<Backend>) -> bool {
 
 /// Assigns positions (indexes in the result) to the backends of an update. Retained backends keep their
 /// position, because the candidate sampler refers to backends by position. Added backends take free positions.
-/// If positions stay free, the last backends move into them.
-fn assign_positions(previous: &[Arc<Backend>], next: Vec<Arc<Backend>>) -> Vec<Arc<Backend>> {
-    let next_set: HashSet<*const Backend> = next.iter().map(Arc::as_ptr).collect();
-    let previous_set: HashSet<*const Backend> = previous.iter().map(Arc::as_ptr).collect();
-    let is_retained = |backend: &Arc<Backend>| next_set.contains(&Arc::as_ptr(backend));
-    let by_position = previous
-        .iter()
-        .map(|backend| Some(backend.clone()).filter(is_retained));
-    let mut by_position: Vec<Option<Arc<Backend>>> = by_position.collect();
-    let mut free_positions = (0..by_position.len())
-        .filter(|index| by_position[*index].is_none())
-        .collect::<Vec<_>>();
-    free_positions.reverse();
-    let is_added = |backend: &Arc<Backend>| !previous_set.contains(&Arc::as_ptr(backend));
-    for added in next.into_iter().filter(is_added) {
+/// If positions stay free, the last backends move into them. `previous`: the previous number of backends.
+fn assign_positions(previous: usize, next: Vec<Arc<Backend>>) -> Vec<Arc<Backend>> {
+    let mut by_position: Vec<Option<Arc<Backend>>> = vec![None; previous];
+    let mut added = Vec::new();
+    for backend in next {
+        match by_position.get_mut(backend.position()) {
+            Some(retained) => *retained = Some(backend),
+            None => added.push(backend),
+        }
+    }
+    let mut free_positions: Vec<usize> = (0..previous)
+        .rev()
+        .filter(|position| by_position[*position].is_none())
+        .collect();
+    for backend in added {
         match free_positions.pop() {
-            Some(position) => by_position[position] = Some(added),
-            None => by_position.push(Some(added)),
+            Some(position) => by_position[position] = Some(backend),
+            None => by_position.push(Some(backend)),
         }
     }
     // Moves the last backend into each remaining free position, from the highest free position

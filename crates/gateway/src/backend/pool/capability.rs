@@ -1,6 +1,7 @@
 //! Decides which backends can serve a request by its path, media and length, whether or not they are available
 //! now. A request that only unavailable backends can serve waits for them.
 
+use super::backend_pool::BackendPool;
 use super::eligible_backends::{BackendRequirements, BackendSearch};
 use super::snapshot::PoolSnapshot;
 use crate::backend::facets::{RequestPart, Suitability};
@@ -9,6 +10,7 @@ use crate::backend::{Backend, MEDIA};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Instant;
+use tokenweir_protocol::clock;
 use tokenweir_routing::resilience::Availability;
 
 /// The properties that a request needs in a backend of its model.
@@ -138,21 +140,6 @@ impl PoolSnapshot {
         })
     }
 
-    /// Whether a backend of the model, available or not, may be able to serve the request. `false`: the
-    /// request is too long for all of them.
-    pub(super) fn has_able_backend(
-        &self,
-        requirements: &BackendRequirements<'_>,
-        now: Instant,
-    ) -> bool {
-        let route = self.routes.lookup(requirements.model);
-        let needs = self.needs(&route.backends, route, requirements, now);
-        route.backends.iter().any(|position| {
-            let backend = &self.backends[*position];
-            may_return(backend, now) && needs.may_be_met_by(backend, *position)
-        })
-    }
-
     /// Whether the backend at `position` may serve the request. `false`: the request names another backend, or
     /// the backend is known not to serve the path, the media or the length.
     pub(super) fn may_serve(
@@ -237,6 +224,21 @@ impl PoolSnapshot {
             output: max_tokens,
             least: text_bytes * LEAST_TOKENS_PER_BYTE + max_tokens,
             is_learned,
+        })
+    }
+}
+
+impl BackendPool {
+    /// Whether a backend of the model, available or not, may be able to serve the request. `false`: the
+    /// request is too long for all of them, or no backend lists the model.
+    pub(crate) fn has_able_backend(&self, requirements: &BackendRequirements<'_>) -> bool {
+        let now = clock::now();
+        let snapshot = self.snapshot();
+        let route = snapshot.routes.lookup(requirements.model);
+        let needs = snapshot.needs(&route.backends, route, requirements, now);
+        route.backends.iter().any(|position| {
+            let backend = &snapshot.backends[*position];
+            may_return(backend, now) && needs.may_be_met_by(backend, *position)
         })
     }
 }

@@ -135,14 +135,6 @@ impl<'a> BackendRequirements<'a> {
     }
 }
 
-impl BackendSearch<'_> {
-    /// Whether an earlier attempt of the request on this backend failed.
-    pub(super) fn has_tried(&self, backend: &Arc<Backend>) -> bool {
-        let tried = self.tried.iter().chain(self.requirements.excluded);
-        tried.into_iter().any(|tried| Arc::ptr_eq(tried, backend))
-    }
-}
-
 impl<'a> BackendSearch<'a> {
     pub(super) const fn new(
         requirements: &'a BackendRequirements<'a>,
@@ -159,6 +151,12 @@ impl<'a> BackendSearch<'a> {
             part: RequestPart::Whole,
             now,
         }
+    }
+
+    /// Whether an earlier attempt of the request on this backend failed.
+    pub(super) fn has_tried(&self, backend: &Arc<Backend>) -> bool {
+        let mut tried = self.tried.iter().chain(self.requirements.excluded);
+        tried.any(|tried| Arc::ptr_eq(tried, backend))
     }
 }
 

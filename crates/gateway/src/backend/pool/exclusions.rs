@@ -1,6 +1,7 @@
 //! Why backends of a route are no candidates: because of their state or of an option. The record of the routing
 //! decision contains these reasons.
 
+use super::capability::RequestNeeds;
 use super::eligible_backends::BackendSearch;
 use super::snapshot::PoolSnapshot;
 use crate::backend::Backend;
@@ -78,57 +79,60 @@ impl PoolSnapshot {
             .iter()
             .filter(|position| !is_candidate(position));
         let needs = self.needs(&route.backends, route, requirements, now);
-        let reason = |position: &usize| {
-            let backend = &self.backends[*position];
-            if let Some(reason) = exclusion_reason(backend, search) {
-                return (*position, reason);
-            }
-            let reason = match backend
-                .facets
-                .suitability(RequestPart::Whole, requirements.model)
-            {
-                _ if !needs.serves_path(backend) => "it does not serve the path",
-                _ if !needs.serves_media(backend) => "it does not serve media",
-                _ if needs.is_too_long_for(backend, *position) => {
-                    "its context is too short for the request"
-                }
-                _ if backend
-                    .health
-                    .recent_cuts
-                    .has(requirements.prompt.whole, now) =>
-                {
-                    "it has just cut the stream of an equal request"
-                }
-                Suitability::LastChoice(reason) => reason,
-                _ if backend.health.breaker.is_shut(now) => "it reported overload a moment ago",
-                _ => "it is full, or its share is limited after an ejection",
-            };
-            (*position, reason)
-        };
         positions
             .take(RoutingDecision::MAX_RECORDED_CANDIDATES)
-            .map(reason)
+            .map(|position| (*position, self.exclusion_reason(*position, &needs, search)))
             .collect()
     }
-}
 
-/// Why a backend of the route is no candidate for any request, regardless of length, path and media. `None`:
-/// the backend is available.
-fn exclusion_reason(backend: &Arc<Backend>, search: &BackendSearch<'_>) -> Option<&'static str> {
-    if search
-        .requirements
-        .backend
-        .is_some_and(|only| *only != backend.identity.id)
-    {
-        return Some("another backend has the stored response");
-    }
-    if search.has_tried(backend) {
-        return Some("an attempt failed there");
-    }
-    match backend.availability(search.now) {
-        Availability::Available => None,
-        Availability::ZeroWeight => Some("weight 0"),
-        Availability::Unknown => Some("not checked yet"),
-        state => Some(state.as_str()),
+    /// Why the backend at `position` is no candidate for the request.
+    fn exclusion_reason(
+        &self,
+        position: usize,
+        needs: &RequestNeeds<'_>,
+        search: &BackendSearch<'_>,
+    ) -> &'static str {
+        let backend = &self.backends[position];
+        let BackendSearch {
+            requirements, now, ..
+        } = *search;
+        if requirements
+            .backend
+            .is_some_and(|only| *only != backend.identity.id)
+        {
+            return "another backend has the stored response";
+        }
+        if search.has_tried(backend) {
+            return "an attempt failed there";
+        }
+        match backend.availability(now) {
+            Availability::Available => {}
+            Availability::ZeroWeight => return "weight 0",
+            Availability::Unknown => return "not checked yet",
+            state => return state.as_str(),
+        }
+        if !needs.serves_path(backend) {
+            return "it does not serve the path";
+        }
+        if !needs.serves_media(backend) {
+            return "it does not serve media";
+        }
+        if needs.is_too_long_for(backend, position) {
+            return "its context is too short for the request";
+        }
+        let health = &backend.health;
+        if health.recent_cuts.has(requirements.prompt.whole, now) {
+            return "it has just cut the stream of an equal request";
+        }
+        let whole = RequestPart::Whole;
+        if let Suitability::LastChoice(reason) =
+            backend.facets.suitability(whole, requirements.model)
+        {
+            return reason;
+        }
+        if health.breaker.is_shut(now) {
+            return "it reported overload a moment ago";
+        }
+        "it is full, or its share is limited after an ejection"
     }
 }

@@ -14,14 +14,13 @@ mod snapshot;
 pub use backend_pool::{BackendPool, PeerPrompt};
 pub use eligible_backends::BackendRequirements;
 
-use super::facets::{BackendFacets, RequestPart, Suitability};
+use super::facets::{PromptKnowledge, RequestPart, Suitability};
 use super::routes::{ModelRoute, RouteTable};
 use super::{Backend, Drain, DrainInitiator, Lease};
 use arc_swap::Guard;
 use arc_swap::access::Access;
 use eligible_backends::BackendSearch;
 use readiness::Readiness;
-pub use snapshot::ExpectedWork;
 use snapshot::{PickedBackend, PoolSnapshot};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -32,10 +31,23 @@ use tokenweir_protocol::clock;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{Outcome, RequestRecord, RoutingDecision};
-use tokenweir_routing::Policy;
 use tokenweir_routing::admission::CapacityGroup;
 use tokenweir_routing::resilience::{Availability, FailureKind};
 use tokenweir_routing::saturation::SaturationThresholds;
+use tokenweir_routing::{Policy, kv_aware};
+
+/// Maximum number of backends whose caches are compared to find the minimum work (uncached prompt and output)
+/// of a request.
+const MAX_COMPARED_CACHES: usize = 64;
+
+/// The expected work of an engine for a request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ExpectedWork {
+    /// Tokens that the engine has to compute: uncached prompt and expected output.
+    pub tokens: u64,
+    /// Predicted TTFT in seconds.
+    pub ttft: f64,
+}
 
 /// A backend that the policy picked for one request. Dropping the offer has no effect.
 pub struct BackendOffer {
@@ -66,10 +78,7 @@ impl BackendPool {
     /// engine of unknown kind counts as vLLM.
     pub fn drops_attribution(&self, route: &ModelRoute) -> bool {
         let snapshot = self.snapshot();
-        let mut backends = route
-            .backends
-            .iter()
-            .filter_map(|at| snapshot.backends.get(*at));
+        let mut backends = snapshot.at(&route.backends);
         let keeps = |kind| !matches!(kind, EngineKind::Vllm | EngineKind::Gateway);
         !backends.any(|backend| backend.health.server_kind().is_some_and(keeps))
     }
@@ -184,11 +193,8 @@ impl BackendPool {
     /// Whether the model has a backend, in any state, that is not excluded from the request.
     pub(crate) fn has_other(&self, requirements: BackendRequirements<'_>) -> bool {
         let snapshot = self.snapshot();
-        let positions = &snapshot.routes.lookup(requirements.model).backends;
-        let mut backends = positions
-            .iter()
-            .filter_map(|position| snapshot.backends.get(*position));
-        backends.any(|backend| {
+        let route = snapshot.routes.lookup(requirements.model);
+        snapshot.at(&route.backends).any(|backend| {
             let is_excluded = requirements
                 .excluded
                 .iter()
@@ -203,7 +209,24 @@ impl BackendPool {
         requirements: BackendRequirements<'_>,
         now: Instant,
     ) -> Option<ExpectedWork> {
-        self.snapshot().expected_work(&requirements, now)
+        let snapshot = self.snapshot();
+        let mut known = PromptKnowledge::new(requirements.prompt);
+        let now = clock::nanos(now);
+        let backends = snapshot.at(&snapshot.routes.lookup(requirements.model).backends);
+        let serving = backends.filter(|backend| backend.health.is_serving());
+        let mut least: Option<ExpectedWork> = None;
+        for backend in serving.take(MAX_COMPARED_CACHES) {
+            backend.visit_candidates(requirements.prompt, &mut known, now, |candidate| {
+                let uncached = (candidate.prompt - candidate.cached).max(0.0);
+                let tokens = (uncached + requirements.bounded_output(candidate.output)) as u64;
+                let ttft = kv_aware::ttft(&snapshot.policy.kv_aware, candidate, false);
+                least = Some(ExpectedWork {
+                    tokens: least.map_or(tokens, |least| least.tokens.min(tokens)),
+                    ttft: least.map_or(ttft, |least| least.ttft.min(ttft)),
+                });
+            });
+        }
+        least
     }
 
     /// The group of a request in the admission queue. The same backends can serve all requests of a group.
@@ -217,12 +240,6 @@ impl BackendPool {
             model: requirements.model.map(Into::into),
             backends,
         }
-    }
-
-    /// Whether a backend of the model, available or not, may be able to serve the request. `false`: the
-    /// request is too long for all of them, or no backend lists the model.
-    pub(crate) fn has_able_backend(&self, requirements: &BackendRequirements<'_>) -> bool {
-        self.snapshot().has_able_backend(requirements, clock::now())
     }
 
     fn offer_within(
@@ -248,15 +265,9 @@ impl BackendPool {
     /// gateways, and the requests of this gateway.
     pub fn model_requests(&self, model: &str) -> u64 {
         let snapshot = self.snapshot();
-        let positions = snapshot.routes.lookup(Some(model)).backends.iter();
-        let backends = positions.filter_map(|position| snapshot.backends.get(*position));
+        let backends = snapshot.at(&snapshot.routes.lookup(Some(model)).backends);
         let count = |backend: &Arc<Backend>| {
-            let load = backend
-                .health
-                .state()
-                .sample
-                .map(|sample| sample.load)
-                .unwrap_or_default();
+            let load = backend.health.state().engine_load();
             let counted = load.running.unwrap_or_default() + load.waiting.unwrap_or_default();
             (counted as u64).max(backend.load.in_flight().into())
         };
@@ -273,10 +284,7 @@ impl BackendPool {
     pub fn cache_tokens(&self, positions: &[usize]) -> Option<u64> {
         let snapshot = self.snapshot();
         let mut total = 0;
-        for backend in positions
-            .iter()
-            .filter_map(|position| snapshot.backends.get(*position))
-        {
+        for backend in snapshot.at(positions) {
             let suitability = backend.facets.suitability(RequestPart::Whole, None);
             let is_whole = suitability == Suitability::Suitable;
             if is_whole && backend.weight() > 0 && backend.health.is_serving() {
@@ -295,13 +303,33 @@ impl BackendPool {
 }
 
 impl BackendOffer {
-    /// Leases the offered backend. `requirements`: the requirements for which the offer was made.
+    /// Leases the offered backend, and records the decision. `requirements`: the requirements for which the offer was made.
     pub fn accept(
         self,
         requirements: BackendRequirements<'_>,
         now: Instant,
     ) -> (Lease, Arc<RoutingDecision>) {
-        self.snapshot.lease(self.picked, &requirements, now)
+        let Self { snapshot, picked } = self;
+        let PickedBackend {
+            context,
+            choice,
+            excluded,
+            ..
+        } = picked;
+        let candidate = &context.candidates()[choice.index];
+        let backend = &snapshot.backends[candidate.position];
+        backend.health.breaker.on_pick(now);
+        snapshot.add_credits(context.candidates(), choice.index);
+        let BackendRequirements {
+            prompt, is_stream, ..
+        } = requirements;
+        let lease = Lease::new(backend.clone(), candidate, prompt, is_stream, now);
+        snapshot.candidate_sampler.sent(prompt, candidate.position);
+        let condition = backend.condition(now);
+        let fleet = &snapshot.backend_ids;
+        let mut decision = RoutingDecision::new(context, choice, condition, fleet);
+        decision.excluded = excluded;
+        (lease, Arc::new(decision))
     }
 
     /// Predicted seconds until the first output of the request at the offered backend.
@@ -332,18 +360,20 @@ impl Sink for BackendPool {
 
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
-            let is_read = BackendFacets::learn_from(record);
             let is_fault = record.shows_backend_fault();
             let is_cut = is_fault || record.outcome == Outcome::Truncated;
-            if !is_read && !is_cut {
+            if !record.has_remote_prompt && !is_cut {
                 continue;
             }
             let backend = record
                 .backend()
                 .and_then(|id| self.find_backend(id.as_str()));
             let Some(backend) = backend else { continue };
-            for facet in backend.facets.each() {
-                facet.on_finished(record, &backend.load.estimator);
+            if record.has_remote_prompt
+                && let Some(ttft) = record.upstream_ttft()
+            {
+                let estimator = &backend.load.estimator;
+                estimator.on_remote_prompt(ttft.as_secs_f64(), clock::now());
             }
             let has_output = record.timings.first_output.is_some();
             if is_cut

@@ -7,18 +7,17 @@ use super::eligible_backends::{
 };
 use super::panic_mode::{self, PanicModeLog};
 use super::readiness_log::ReadinessLog;
+use crate::backend::Backend;
 use crate::backend::facets::{BackendFacet, PoolFacets, PromptKnowledge, RequestPart};
 use crate::backend::routes::{ModelRoute, RouteRule, RouteTable};
-use crate::backend::{Backend, Lease};
 use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::clock;
 use tokenweir_request::error::{self, GatewayError};
-use tokenweir_request::record::RoutingDecision;
 use tokenweir_routing::{
-    Candidate, CandidateSampler, Policy, PolicyChoice, RoutingContext, RoutingRequest, kv_aware,
-    saturation, shares,
+    Candidate, CandidateSampler, Policy, PolicyChoice, RoutingContext, RoutingRequest, saturation,
+    shares,
 };
 
 /// The backend pool at one moment.
@@ -47,36 +46,14 @@ pub(super) struct PoolSnapshot {
     pub(super) has_unsuitable: bool,
 }
 
-/// Maximum number of backends whose caches are compared to find the minimum work (uncached prompt and output)
-/// of a request.
-const MAX_COMPARED_CACHES: usize = 64;
-
 /// The backend that the policy picked for a request. It is not leased yet.
 pub(super) struct PickedBackend {
     pub(super) context: RoutingContext,
-    choice: PolicyChoice,
+    pub(super) choice: PolicyChoice,
     /// Greatest number of prompt tokens that any eligible backend, full or not, has cached.
     pub(super) most_cached: f64,
     /// Positions of the backends of the route that are no candidates, each with the reason.
-    excluded: Box<[(usize, &'static str)]>,
-}
-
-/// The expected work of an engine for a request.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ExpectedWork {
-    /// Tokens that the engine has to compute: uncached prompt and expected output.
-    pub tokens: u64,
-    /// Predicted TTFT in seconds.
-    pub ttft: f64,
-}
-
-impl ExpectedWork {
-    fn min(self, other: Self) -> Self {
-        Self {
-            tokens: self.tokens.min(other.tokens),
-            ttft: self.ttft.min(other.ttft),
-        }
-    }
+    pub(super) excluded: Box<[(usize, &'static str)]>,
 }
 
 impl PoolSnapshot {
@@ -169,64 +146,18 @@ impl PoolSnapshot {
         }
     }
 
-    /// The minimum work and the minimum TTFT of a request at any backend. `None`: no backend is up.
-    pub(super) fn expected_work(
-        &self,
-        requirements: &BackendRequirements<'_>,
-        now: Instant,
-    ) -> Option<ExpectedWork> {
-        let mut known = PromptKnowledge::new(requirements.prompt);
-        let now = clock::nanos(now);
-        let route = self.routes.lookup(requirements.model);
-        let backends = route
-            .backends
+    /// The backends at these positions.
+    pub(super) fn at<'a>(
+        &'a self,
+        positions: &'a [usize],
+    ) -> impl Iterator<Item = &'a Arc<Backend>> {
+        positions
             .iter()
-            .map(|position| &self.backends[*position]);
-        let serving = backends.filter(|backend| backend.health.is_serving());
-        let mut least = None;
-        for backend in serving.take(MAX_COMPARED_CACHES) {
-            backend.visit_candidates(requirements.prompt, &mut known, now, |candidate| {
-                let uncached = (candidate.prompt - candidate.cached).max(0.0);
-                let tokens = (uncached + requirements.bounded_output(candidate.output)) as u64;
-                let ttft = kv_aware::ttft(&self.policy.kv_aware, candidate, false);
-                let work = ExpectedWork { tokens, ttft };
-                least = Some(least.map_or(work, |least: ExpectedWork| least.min(work)));
-            });
-        }
-        least
-    }
-
-    /// Leases a picked backend, and records the decision.
-    pub(super) fn lease(
-        &self,
-        picked: PickedBackend,
-        requirements: &BackendRequirements<'_>,
-        now: Instant,
-    ) -> (Lease, Arc<RoutingDecision>) {
-        let PickedBackend {
-            context,
-            choice,
-            excluded,
-            ..
-        } = picked;
-        let candidate = &context.candidates()[choice.index];
-        let backend = &self.backends[candidate.position];
-        backend.health.breaker.on_pick(now);
-        self.add_credits(context.candidates(), choice.index);
-        let BackendRequirements {
-            prompt, is_stream, ..
-        } = *requirements;
-        let lease = Lease::new(backend.clone(), candidate, prompt, is_stream, now);
-        self.candidate_sampler.sent(prompt, candidate.position);
-        let condition = backend.condition(now);
-        let fleet = &self.backend_ids;
-        let mut decision = RoutingDecision::new(context, choice, condition, fleet);
-        decision.excluded = excluded;
-        (lease, Arc::new(decision))
+            .filter_map(|position| self.backends.get(*position))
     }
 
     /// Updates the traffic shares of the candidates with the choice.
-    fn add_credits(&self, candidates: &[Candidate], chosen: usize) {
+    pub(super) fn add_credits(&self, candidates: &[Candidate], chosen: usize) {
         let changes = shares::credit_changes(candidates, chosen);
         for (candidate, change) in candidates.iter().zip(changes) {
             self.backends[candidate.position]

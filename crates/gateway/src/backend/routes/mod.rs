@@ -91,17 +91,13 @@ const MAX_ABSENT_MODELS: usize = 1_000;
 pub(in crate::backend) struct RouteRule {
     /// The model name in client requests.
     pub(in crate::backend) name: Arc<str>,
-    served_as: Option<Arc<str>>,
-    is_configured: bool,
     /// The names of the models over which requests are split. Empty: the model is not split.
     versions: Vec<Arc<str>>,
-    renames_response: bool,
     /// For each position, whether the backend at this position may serve the model. `None`: all
     /// backends may serve the model.
     eligible_positions: Option<Vec<bool>>,
-    permissions: Permissions,
-    caps: Option<Arc<RequestCaps>>,
-    policy: RoutePolicy,
+    /// The route of the model without its label and its backends.
+    route: ModelRoute,
 }
 
 /// The lists of all routes. Most models have the same backends and context lengths as other models, so their
@@ -212,14 +208,8 @@ impl RouteTable {
         let default_route = default_route(rules, &groups, advertised.len(), labels, &mut shared);
         let unlisted_positions = unlisted.iter().copied();
         let unknown_model_route =
-            Arc::new(shared.route(ModelLabel::Unknown, unlisted_positions, iter::empty()));
-        let absent = previous.absent_models(&by_name, backends_left, clock::now());
-        for (name, mut route) in absent.take(MAX_ABSENT_MODELS) {
-            // Requests for a model that is no longer listed keep its label, if it has one.
-            route.label = labels.label_for(&name);
-            route.backends = unknown_model_route.backends.clone();
-            by_name.insert(name, route.into());
-        }
+            Arc::new(shared.route(ModelRoute::default(), unlisted_positions, iter::empty()));
+        previous.add_absent_models(&mut by_name, labels, &unknown_model_route, backends_left);
         Self {
             by_name,
             default_route,
@@ -230,36 +220,39 @@ impl RouteTable {
         }
     }
 
-    /// Models that are not in `current` and that a backend listed until a few minutes ago. Their routes have no
-    /// backends.
-    fn absent_models<'a>(
-        &'a self,
-        current: &HashMap<Arc<str>, Arc<ModelRoute>>,
+    /// Adds the models that are not in `current` and that a backend listed until a few minutes ago. Their requests
+    /// go where those of an `unknown` model go.
+    fn add_absent_models(
+        &self,
+        current: &mut HashMap<Arc<str>, Arc<ModelRoute>>,
+        labels: &ModelLabelTable,
+        unknown: &ModelRoute,
         backends_left: bool,
-        now: Instant,
-    ) -> impl Iterator<Item = (Arc<str>, ModelRoute)> + use<'a> {
-        let gone = self
-            .by_name
-            .iter()
-            .filter(|(name, _)| !current.contains_key(*name));
-        let gone: Vec<_> = gone.collect();
-        gone.into_iter().filter_map(move |(name, route)| {
+    ) {
+        let now = clock::now();
+        let mut count = 0;
+        for (name, route) in &self.by_name {
             let since = route.absent_since.unwrap_or(now);
-            let was_absent = route.absent_since.is_some();
-            let is_expected = if was_absent {
+            let is_recent = now.saturating_duration_since(since) < LABEL_RETENTION;
+            if current.contains_key(name) || !is_recent || count == MAX_ABSENT_MODELS {
+                continue;
+            }
+            count += 1;
+            let is_expected = if route.absent_since.is_some() {
                 route.is_expected
             } else {
                 backends_left
             };
-            let absent_since = Some(since);
-            let is_recent = now.saturating_duration_since(since) < LABEL_RETENTION;
             let absent = ModelRoute {
+                // Requests for a model that is no longer listed keep its label, if it has one.
+                label: labels.label_for(name),
+                backends: unknown.backends.clone(),
                 is_expected,
-                absent_since,
+                absent_since: Some(since),
                 ..ModelRoute::default()
             };
-            is_recent.then(|| (name.clone(), absent))
-        })
+            current.insert(name.clone(), absent.into());
+        }
     }
 }
 
@@ -282,10 +275,12 @@ fn default_route(
     let listed = groups
         .iter()
         .filter_map(|group| Some((&*group.positions, group.models.first()?.max_len)));
-    Arc::new(ModelRoute {
+    let route = ModelRoute {
+        label,
         caps: default_caps(rules, groups),
-        ..shared.route(label, 0..count, listed)
-    })
+        ..ModelRoute::default()
+    };
+    Arc::new(shared.route(route, 0..count, listed))
 }
 
 /// The caps of requests without a model name. They combine the caps of all models that a backend could select,
@@ -298,7 +293,7 @@ fn default_caps(rules: &[RouteRule], groups: &[BackendGroup<'_>]) -> Option<Arc<
             .any(|id| id == rule.target())
     };
     let default = rules.iter().filter(is_default);
-    let caps = default.filter_map(|rule| rule.caps.clone());
+    let caps = default.filter_map(|rule| rule.route.caps.clone());
     caps.reduce(|one, other| Arc::new(one.and(&other)))
 }
 
@@ -310,11 +305,11 @@ impl ModelRoute {
 }
 
 impl SharedLists {
-    /// A route to the backends `positions`. `listed`: for each group of backends with equal model lists, their
+    /// Adds to a route the backends `positions`. `listed`: for each group of backends with equal model lists, their
     /// positions and their context length of the model.
     fn route<'a>(
         &mut self,
-        label: ModelLabel,
+        route: ModelRoute,
         positions: impl Iterator<Item = usize>,
         listed: impl Iterator<Item = (&'a [usize], Option<u32>)>,
     ) -> ModelRoute {
@@ -327,10 +322,9 @@ impl SharedLists {
             backends
         });
         ModelRoute {
-            label,
             backends,
             lengths,
-            ..ModelRoute::default()
+            ..route
         }
     }
 }
@@ -342,20 +336,21 @@ impl RouteRule {
             let is_listed = |id: &BackendId| names.iter().any(|name| name == id.as_str());
             backends.iter().map(is_listed).collect()
         });
-        let served_as = model.alias_of().map(Arc::from);
-        let permissions = Permissions::new(&model.allow);
-        let caps = model.caps.clone().map(Arc::new);
         let versions = model.split.iter().map(|version| version.model.as_str());
+        let route = ModelRoute {
+            served_as: model.alias_of().map(Arc::from),
+            renames_response: model.rename_response,
+            is_expected: true,
+            policy: model.policy,
+            permissions: Permissions::new(&model.allow),
+            caps: model.caps.clone().map(Arc::new),
+            ..ModelRoute::default()
+        };
         Self {
             name: model.name.as_str().into(),
-            served_as,
-            is_configured: true,
             versions: versions.map(Arc::from).collect(),
-            renames_response: model.rename_response,
             eligible_positions,
-            permissions,
-            caps,
-            policy: model.policy,
+            route,
         }
     }
 
@@ -376,7 +371,7 @@ impl RouteRule {
 
     /// The model name that the backends use.
     fn target(&self) -> &Arc<str> {
-        self.served_as.as_ref().unwrap_or(&self.name)
+        self.route.served_as.as_ref().unwrap_or(&self.name)
     }
 
     /// The route of the model. `entries`: the backends that list the model. `unlisted`: the backends whose
@@ -399,16 +394,12 @@ impl RouteRule {
             .iter()
             .map(|(group, model)| (&*group.positions, model.max_len));
         let is_adapter = entries.iter().any(|(_, model)| model.parent.is_some());
-        ModelRoute {
-            served_as: self.served_as.clone(),
-            renames_response: self.renames_response,
-            is_expected: self.is_configured,
-            policy: self.policy,
-            permissions: self.permissions,
-            caps: self.caps.clone(),
+        let route = ModelRoute {
+            label,
             adapter_hash: is_adapter.then(|| adapter_hash(self.target())),
-            ..shared.route(label, eligible, listed)
-        }
+            ..self.route.clone()
+        };
+        shared.route(route, eligible, listed)
     }
 
     /// The entry of the model for `/v1/models`, copied from the first eligible backend that lists

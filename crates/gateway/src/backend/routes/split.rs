@@ -41,7 +41,10 @@ impl RouteRule {
             if rules.iter().all(|rule| *rule.name != *version.model) {
                 rules.push(Self {
                     name: version.model.as_str().into(),
-                    is_configured: true,
+                    route: ModelRoute {
+                        is_expected: true,
+                        ..ModelRoute::default()
+                    },
                     ..Self::default()
                 });
             }
@@ -59,12 +62,14 @@ impl RouteRule {
         let routes = self.versions.iter().filter_map(|name| by_name.get(name));
         let backends = routes.flat_map(|route| route.backends.iter().copied());
         let backends: BTreeSet<usize> = backends.collect();
-        ModelRoute {
+        let route = ModelRoute {
+            label,
             is_split: true,
-            renames_response: self.renames_response,
+            renames_response: self.route.renames_response,
             is_expected: true,
-            ..shared.route(label, backends.into_iter(), iter::empty())
-        }
+            ..ModelRoute::default()
+        };
+        shared.route(route, backends.into_iter(), iter::empty())
     }
 
     /// The entry of a split model for `/v1/models`, copied from the first version that has an entry.

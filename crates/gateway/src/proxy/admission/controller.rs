@@ -2,7 +2,7 @@
 //! freed capacity to waiting requests.
 
 use super::gate::{AdmissionGate, Standing, gated_until};
-use super::settings::{AdmissionSettings, WaitLimit};
+use super::settings::{AdmissionSettings, AskedWait, WaitLimit};
 use super::waiter::{
     Flow, LeaseWaiter, LeasedBackend, WaitResult, enqueue, queue_entry, queued_requirements,
 };
@@ -56,10 +56,10 @@ enum AdmitOutcome {
 
 /// The entry of a waiting request in the queue. Dropping the guard removes the entry.
 pub(super) struct QueueGuard<'a> {
-    pub(super) controller: &'a AdmissionController,
+    pub controller: &'a AdmissionController,
     /// The id of the entry in the queue.
-    pub(super) key: QueuedRequestId,
-    pub(super) result_receiver: oneshot::Receiver<WaitResult>,
+    pub key: QueuedRequestId,
+    pub result_receiver: oneshot::Receiver<WaitResult>,
 }
 
 impl AdmissionController {
@@ -123,6 +123,12 @@ impl AdmissionController {
             .load()
             .as_ref()
             .and_then(|settings| settings.thresholds.in_flight)
+    }
+
+    /// Whether an ended request missed an objective of `slos`. `None`: none applies to it, or admission control is
+    /// disabled.
+    pub fn has_missed_objective(&self, record: &RequestRecord) -> Option<bool> {
+        self.settings.load().as_ref()?.has_missed_objective(record)
     }
 
     /// The models for which requests wait.
@@ -266,8 +272,12 @@ impl AdmissionController {
             }
         }
         let predicted_ttft = request.payload.predicted_ttft;
-        let mut limit = settings.wait_limit(record, is_without_backend, predicted_ttft, now);
-        limit.gated_until = gated_until(standing, now, limit.ends_at);
+        let wait = AskedWait {
+            is_without_backend,
+            predicted_ttft,
+            standing,
+        };
+        let limit = settings.wait_limit(record, &wait, now);
         request.deadline = limit.ends_at;
         request.gated_until = limit.gated_until;
         if let Some(objective) = limit.objective

@@ -1,9 +1,10 @@
 //! The settings of admission control, and how long a request may wait.
 
+use super::gate::{Standing, gated_until};
 use http::HeaderName;
 use std::time::{Duration, Instant};
 use tokenweir_request::record::RequestRecord;
-use tokenweir_request::slo::{self, Objective};
+use tokenweir_request::slo::{self, Objective, ObjectiveResult};
 use tokenweir_routing::admission::{PriorityClasses, longest_wait};
 use tokenweir_routing::saturation::SaturationThresholds;
 
@@ -31,11 +32,21 @@ pub struct AdmissionSettings {
 /// How long a request may wait in the queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WaitLimit {
-    pub(super) ends_at: Instant,
+    pub ends_at: Instant,
     /// The time until which the gate can hold the request. `None`: the gate does not hold the request.
-    pub(super) gated_until: Option<Instant>,
-    /// The TTFT limit of the objective that determines `ends_at`. `None`: a maximum wait determines `ends_at`.
-    pub(super) objective: Option<Duration>,
+    pub gated_until: Option<Instant>,
+    /// The TTFT limit of the objective that the request misses after this wait. `None`: it has none.
+    pub objective: Option<Duration>,
+}
+
+/// A request that is about to wait.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AskedWait {
+    /// Whether no backend can serve its model.
+    pub(super) is_without_backend: bool,
+    /// Its TTFT in seconds without a wait.
+    pub(super) predicted_ttft: f64,
+    pub(super) standing: Standing,
 }
 
 impl AdmissionSettings {
@@ -55,22 +66,30 @@ impl AdmissionSettings {
         }
     }
 
-    /// How long a request may wait. `is_without_backend`: no backend can serve its model. `predicted_ttft`: its
-    /// TTFT in seconds without a wait.
+    /// Whether an ended request missed an objective for its times. `None`: none applies to it.
+    pub(super) fn has_missed_objective(&self, record: &RequestRecord) -> Option<bool> {
+        let timed = self.objectives.iter();
+        let timed = timed.filter(|objective| objective.limits_time_of(record));
+        let results = timed.map(|objective| objective.judge(record));
+        let judged = results.filter(|result| *result != ObjectiveResult::Excluded);
+        judged.map(|result| result == ObjectiveResult::Bad).max()
+    }
+
+    /// How long a request may wait.
     pub(super) fn wait_limit(
         &self,
         record: &RequestRecord,
-        is_without_backend: bool,
-        predicted_ttft: f64,
+        wait: &AskedWait,
         now: Instant,
     ) -> WaitLimit {
-        if is_without_backend {
+        let standing = wait.standing;
+        if wait.is_without_backend {
             let left = self
                 .max_backend_wait
                 .saturating_sub(record.timings.without_backend);
             return WaitLimit {
                 ends_at: now + left,
-                gated_until: None,
+                gated_until: gated_until(standing, now, now + left),
                 objective: None,
             };
         }
@@ -85,17 +104,24 @@ impl AdmissionSettings {
             None
         };
         let from = record.timings.received.unwrap_or(now);
-        let late_at = objective.map(|limit| (from + longest_wait(limit, predicted_ttft)).max(now));
+        let late_at =
+            objective.map(|limit| (from + longest_wait(limit, wait.predicted_ttft)).max(now));
         let late_at = late_at.filter(|at| *at < ends_at);
         match late_at {
+            // It will be late, and a turn that does not fit makes others late, too.
+            Some(_) if standing == Standing::Held => WaitLimit {
+                ends_at,
+                gated_until: Some(ends_at),
+                objective,
+            },
             Some(late_at) => WaitLimit {
                 ends_at: late_at,
-                gated_until: None,
+                gated_until: gated_until(standing, now, late_at),
                 objective,
             },
             None => WaitLimit {
                 ends_at,
-                gated_until: None,
+                gated_until: gated_until(standing, now, ends_at),
                 objective: None,
             },
         }

@@ -5,7 +5,7 @@ use crate::backend::{Backend, Lease};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
-use tokenweir_protocol::openai::prompt::TOKENS_PER_BYTE;
+use tokenweir_protocol::openai::TOKENS_PER_BYTE;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::record::RoutingDecision;
 use tokenweir_routing::PromptFingerprint;
@@ -38,9 +38,9 @@ pub struct OwnedRequirements {
 pub(super) struct LeaseWaiter {
     requirements: OwnedRequirements,
     /// The TTFT of the request in seconds without a wait.
-    pub(super) predicted_ttft: f64,
+    pub predicted_ttft: f64,
     /// Whether the gate need not decide, because it has admitted the request or the stream has begun.
-    pub(super) is_admitted: bool,
+    pub is_admitted: bool,
     result_sender: oneshot::Sender<WaitResult>,
 }
 
@@ -48,9 +48,9 @@ pub(super) struct LeaseWaiter {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Flow {
     /// The index of the priority class. 0 takes precedence over all others.
-    pub(super) class: usize,
+    pub class: usize,
     /// A hash of the tenant.
-    pub(super) tenant: u64,
+    pub tenant: u64,
 }
 
 /// The result of a request's wait, and the part of the wait in which no backend could serve the model.

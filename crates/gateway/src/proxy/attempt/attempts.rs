@@ -20,14 +20,14 @@ const FAILOVER_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The attempts of one request so far.
 pub(crate) struct Attempts<'a> {
-    pub(crate) request: &'a PreparedRequest<'a>,
+    pub request: &'a PreparedRequest<'a>,
     /// The share of the retry budget that the request uses.
-    pub(crate) share: RetryBudgetShare,
+    pub share: RetryBudgetShare,
     /// The backends that must not get the request again.
-    pub(crate) tried: Vec<Arc<Backend>>,
+    pub tried: Vec<Arc<Backend>>,
     /// Only a backend with a longer context than this can serve the request. `None`: the context length does
     /// not matter.
-    pub(crate) longer_than: Option<u32>,
+    pub longer_than: Option<u32>,
     /// Number of failed attempts. An attempt that could not reach its backend does not count.
     failed: u32,
 }

@@ -1,7 +1,7 @@
 //! A failed attempt, and the result for the client if the request does not fail over.
 
 use crate::backend::{Backend, Lease};
-use crate::proxy::request::deadline::ResponseDeadline;
+use crate::proxy::request::ResponseDeadline;
 use crate::proxy::response::{Forwarded, PrefetchedResponse};
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
@@ -9,8 +9,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 use tokenweir_net::client::SendError;
 use tokenweir_net::resource_exhaustion;
-use tokenweir_protocol::clock;
-use tokenweir_protocol::headers;
+use tokenweir_protocol::{clock, headers};
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
 use tokenweir_request::record::FailoverDenialReason;
@@ -164,7 +163,8 @@ impl AttemptFailure {
 }
 
 impl FailedAttempt {
-    /// A failed attempt whose backend does not get the request again.
+    /// Creates a failed attempt. Its backend does not get the request again, unless a step sets
+    /// `keeps_backend`.
     pub(crate) const fn new(failure: AttemptFailure, lease: Lease) -> Self {
         Self {
             failure,

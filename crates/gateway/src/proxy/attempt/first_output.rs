@@ -5,7 +5,7 @@
 //! the response body.
 
 use super::prepared::PreparedRequest;
-use crate::proxy::request::deadline::ResponseDeadline;
+use crate::proxy::request::ResponseDeadline;
 use crate::proxy::response::EarlyResponse;
 use bytes::Bytes;
 use http::StatusCode;
@@ -289,10 +289,9 @@ fn classify_in_band_failure(
     }
     let observed = observer.observed();
     if let Some(error) = &observed.error {
-        let code = error.code.as_ref().and_then(|code| code.parse().ok());
-        return match code {
+        return match error.status() {
             Some(400..=499) => None,
-            Some(503_u16) => Some(FailureKind::Busy),
+            Some(503) => Some(FailureKind::Busy),
             _ => Some(FailureKind::InBandError),
         };
     }

@@ -2,9 +2,8 @@
 
 use super::outbound::OutboundRequest;
 use crate::backend::pool::BackendRequirements;
-use crate::proxy::context::ProxyContext;
-use crate::proxy::request::deadline::{AttemptDeadlines, ResponseDeadline};
-use crate::proxy::request::upstream_body::UpstreamBody;
+use crate::proxy::ProxyContext;
+use crate::proxy::request::{AttemptDeadlines, ResponseDeadline, UpstreamBody};
 use crate::proxy::response::EarlyResponse;
 use bytes::Bytes;
 use http::request;
@@ -12,7 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_protocol::clock;
-use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_protocol::openai::RequestFields;
 
 /// A client request that is read and checked, and can be sent to a backend.
 pub struct PreparedRequest<'a> {

@@ -1,16 +1,16 @@
 //! A request of a client that is ready to be forwarded.
 
+use crate::proxy::ProxyContext;
 use crate::proxy::access::Principal;
-use crate::proxy::context::ProxyContext;
 use http::request;
 use std::sync::Arc;
 
 /// A request of a client whose body has not been read.
 pub(crate) struct InboundRequest<'a, B> {
-    pub(crate) context: &'a Arc<ProxyContext>,
-    pub(crate) principal: &'a Principal,
-    pub(crate) head: &'a mut request::Parts,
-    pub(crate) body: B,
+    pub context: &'a Arc<ProxyContext>,
+    pub principal: &'a Principal,
+    pub head: &'a mut request::Parts,
+    pub body: B,
 }
 
 impl<'a, B> InboundRequest<'a, B> {

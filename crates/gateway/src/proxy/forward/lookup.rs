@@ -6,17 +6,12 @@
 use super::inbound::InboundRequest;
 use crate::backend::pool::BackendRequirements;
 use crate::proxy::attempt::{ForwardResult, PreparedRequest};
-use crate::proxy::context::ProxyContext;
-use crate::proxy::relay;
-use crate::proxy::request::body::{self, IncomingBody};
-use crate::proxy::request::deadline::AttemptDeadlines;
-use crate::proxy::request::read_request::ReadRequest;
-use crate::proxy::request::upstream_body::UpstreamBody;
+use crate::proxy::request::{AttemptDeadlines, IncomingBody, ReadRequest, UpstreamBody, body};
 use crate::proxy::steps::Steps;
+use crate::proxy::{ProxyContext, relay};
 use std::sync::Arc;
 use tokenweir_protocol::clock;
-use tokenweir_protocol::openai::request_fields::RequestFields;
-use tokenweir_protocol::openai::route;
+use tokenweir_protocol::openai::{RequestFields, route};
 use tokenweir_request::observe::Exchange;
 use tokenweir_routing::PromptFingerprint;
 

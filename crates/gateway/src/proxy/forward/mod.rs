@@ -7,11 +7,11 @@ mod route;
 mod unread;
 
 use super::attempt::ForwardResult;
-use super::request::body::IncomingBody;
+use super::request::IncomingBody;
 use super::response::EarlyResponse;
 use crate::proxy::configured_routes::ConfiguredRoute;
 pub(super) use inbound::InboundRequest;
-use tokenweir_protocol::openai::route::ApiRoute;
+use tokenweir_protocol::openai::ApiRoute;
 use tokenweir_request::observe::Exchange;
 
 /// Forwards a request in the way that its route requires: with a body that the gateway reads, with a body that

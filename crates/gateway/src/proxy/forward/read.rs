@@ -6,27 +6,19 @@ use super::route::find_route;
 use crate::backend::pool::BackendRequirements;
 use crate::backend::routes::ModelRoute;
 use crate::proxy::attempt::{ForwardResult, PreparedRequest};
-use crate::proxy::context::ProxyContext;
-use crate::proxy::relay;
-use crate::proxy::request::body::{self, IncomingBody};
-use crate::proxy::request::body_memory::HeldBody;
-use crate::proxy::request::deadline::RequestDeadlines;
-use crate::proxy::request::engine_control::EngineControlCheck;
-use crate::proxy::request::features::{self, PromptBody};
-use crate::proxy::request::read_request::ReadRequest;
-use crate::proxy::request::settings::RequestSettings;
-use crate::proxy::request::upstream_body::UpstreamBody;
+use crate::proxy::request::{
+    EngineControlCheck, HeldBody, IncomingBody, PromptBody, ReadRequest, RequestDeadlines,
+    RequestSettings, UpstreamBody, body, features,
+};
 use crate::proxy::response::EarlyResponse;
 use crate::proxy::steps::Steps;
+use crate::proxy::{ProxyContext, relay};
 use http::request;
 use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_engine::address::BackendId;
-use tokenweir_protocol::openai::Api;
-use tokenweir_protocol::openai::media_urls::has_url_member;
-use tokenweir_protocol::openai::prompt::PromptBytes;
-use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_protocol::openai::{Api, PromptBytes, RequestFields, has_url_member};
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
 use tokenweir_request::record::RequestRecord;
@@ -47,19 +39,11 @@ pub(super) async fn forward<B: IncomingBody>(
         head,
         body,
     } = inbound;
-    let ProxyContext {
-        state, settings, ..
-    } = &**context;
+    let state = &context.state;
+    let settings = &context.settings;
     // The body is dropped when this function returns.
-    let original = body::receive_body(
-        settings,
-        &state.body_memory,
-        principal,
-        exchange,
-        head,
-        body,
-    )
-    .await?;
+    let memory = &state.body_memory;
+    let original = body::receive_body(settings, memory, principal, exchange, head, body).await?;
     let fields = read_fields(exchange.record(), settings, head, &original)?;
     let route = find_route(context, principal, exchange, head, &fields, &original).await?;
     let read = ReadRequest {
@@ -69,26 +53,18 @@ pub(super) async fn forward<B: IncomingBody>(
         fields: &fields,
     };
     let mut checked = check(exchange, context, &read, original)?;
-    let requirements = checked
-        .target
-        .requirements(exchange.record(), &fields, &route);
-    let original = checked.body.original();
+    allow_early_response(exchange, &fields, early);
+    let record = exchange.record();
+    let requirements = checked.target.requirements(record, &fields, &route);
     state
         .recording
-        .sample(exchange.record(), &fields, requirements, original);
-    if fields.stream {
-        allow_early_response(exchange, early);
-    }
+        .sample(record, &fields, requirements, checked.body.original());
     let headers = &mut head.headers;
-    let mut leased = state
-        .admission
-        .lease(exchange.record(), headers, requirements)
-        .await?;
+    let mut leased = state.admission.lease(record, headers, requirements).await?;
+    let deadlines = RequestDeadlines::new(record, headers, settings, &route.policy, route_total);
     if let Some(admission) = leased.0.admission.take() {
         exchange.admit(admission);
     }
-    let record = exchange.record();
-    let deadlines = RequestDeadlines::new(record, headers, settings, &route.policy, route_total);
     deadlines.apply(&route.policy, exchange.policy());
     checked.control.strip_headers(headers);
     let prepared = PreparedRequest {
@@ -118,7 +94,11 @@ fn read_fields(
     record.options = settings.options(&head.headers, &fields);
     record.options.has_tools = fields.prompt.has_tools();
     record.options.prompt_bytes = match record.api {
-        Some(Api::Audio) => PromptBytes::of_form(body),
+        // A form uploads audio.
+        Some(Api::Audio) => PromptBytes {
+            media: body.len() as u64,
+            ..PromptBytes::default()
+        },
         _ => PromptBytes::of_json(&fields.prompt, body),
     };
     let has_media = record.options.prompt_bytes.media > 0 || has_url_member(body);
@@ -180,7 +160,7 @@ fn check(
     let body = UpstreamBody::new(original, record, request, take(&mut control.edits))?;
     record.options.usage_requested = body.requests_usage_event();
     let headers = &request.head.headers;
-    let session = features::session_hash(headers, &settings.session_headers, request.fields);
+    let session = settings.session_hash(headers, request.fields);
     let default_max_tokens = caps.max_tokens;
     let target = RequestTarget {
         prompt,
@@ -196,9 +176,11 @@ fn check(
     })
 }
 
-fn allow_early_response(exchange: &mut Exchange, early: &EarlyResponse) {
-    let api = exchange.record().api.unwrap_or(Api::Other);
-    early.allow(api, exchange.policy().rules.keep_alive);
+fn allow_early_response(exchange: &mut Exchange, fields: &RequestFields, early: &EarlyResponse) {
+    if fields.stream {
+        let api = exchange.record().api.unwrap_or(Api::Other);
+        early.allow(api, exchange.policy().rules.keep_alive);
+    }
 }
 
 impl RequestTarget {

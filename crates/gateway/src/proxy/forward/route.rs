@@ -1,13 +1,13 @@
 //! The route of a request.
 
 use crate::backend::routes::ModelRoute;
+use crate::proxy::ProxyContext;
 use crate::proxy::access::Principal;
-use crate::proxy::context::ProxyContext;
 use crate::proxy::option::RequestOptions;
-use crate::proxy::request::read_request::ReadRequest;
+use crate::proxy::request::ReadRequest;
 use http::request;
 use std::sync::Arc;
-use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_protocol::openai::RequestFields;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
 

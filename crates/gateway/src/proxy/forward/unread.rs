@@ -6,25 +6,19 @@ use super::route::find_route;
 use crate::backend::pool::BackendRequirements;
 use crate::proxy::attempt::{ForwardResult, PreparedRequest};
 use crate::proxy::configured_routes::UnreadBody;
-use crate::proxy::context::ProxyContext;
-use crate::proxy::relay;
-use crate::proxy::request::body::{self, IncomingBody};
-use crate::proxy::request::deadline::RequestDeadlines;
-use crate::proxy::request::engine_control::EngineControlCheck;
-use crate::proxy::request::features::{self, PromptBody};
-use crate::proxy::request::forwarded_body::ForwardedBody;
-use crate::proxy::request::read_request::ReadRequest;
-use crate::proxy::request::settings::RequestSettings;
-use crate::proxy::request::upstream_body::UpstreamBody;
-use http::{HeaderMap, StatusCode};
+use crate::proxy::request::{
+    EngineControlCheck, ForwardedBody, IncomingBody, PromptBody, ReadRequest, RequestDeadlines,
+    RequestSettings, UpstreamBody, body, hash_prompt,
+};
+use crate::proxy::{ProxyContext, relay};
+use http::{StatusCode, request};
 use std::time::Duration;
 use tokenweir_net::request_stream::RequestStream;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::http1::{RequestFraming, websocket};
-use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_protocol::openai::RequestFields;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
-use tokenweir_request::record::RequestRecord;
 
 /// Forwards an upload to a backend of the fixed model of its route. `route_total`: the route's timeout of the
 /// whole request. Each chunk of the body is forwarded on arrival, but only as fast as the backend reads.
@@ -103,34 +97,33 @@ async fn forward(
         context,
         principal,
         head,
-        body: stream,
+        body,
     } = inbound;
     let ProxyContext {
         state, settings, ..
     } = &**context;
-    let pool = &state.pool;
-    let fields = begin(exchange.record(), settings, &head.headers, model);
+    let fields = begin(exchange, settings, head, model);
     let route = find_route(context, principal, exchange, head, &fields, &[]).await?;
     let record = exchange.record();
     let model = route.name(model);
     state.recording.log_start(record);
-    let no_body = state.body_memory.no_body(principal.party(record.client));
     let read = ReadRequest {
         principal,
         route: &route,
         head,
         fields: &fields,
     };
-    let control = EngineControlCheck::check(&state.access, record, &read, &no_body)?;
-    let prompt = features::hash_prompt(&read, None, &PromptBody::default(), &pool.facets);
-    let body = UpstreamBody::new(no_body, record, &read, Vec::new())?;
+    let control = EngineControlCheck::check(&state.access, record, &read, &[])?;
+    let prompt = hash_prompt(&read, None, &PromptBody::default(), &state.pool.facets);
+    let no_body = state.body_memory.no_body(principal.party(record.client));
+    let upstream = UpstreamBody::new(no_body, record, &read, Vec::new())?;
+    let headers = &mut head.headers;
     let requirements = BackendRequirements {
         model,
         path: record.route,
-        session: features::session_hash(&head.headers, &settings.session_headers, &fields),
+        session: settings.session_hash(headers, &fields),
         ..BackendRequirements::none(&prompt, fastrand::u64(..))
     };
-    let headers = &mut head.headers;
     let deadlines = RequestDeadlines::new(record, headers, settings, &route.policy, limits.total);
     let leased = state.admission.lease(record, headers, requirements).await?;
     control.strip_headers(headers);
@@ -141,7 +134,7 @@ async fn forward(
         context,
         head,
         fields: &fields,
-        body: &body,
+        body: &upstream,
         requirements: &requirements,
         deadlines: deadlines.attempt.without_client(),
         backend_model: model,
@@ -149,22 +142,23 @@ async fn forward(
         early: None,
         response_headers_timeout: route.policy.response_headers,
     };
-    relay::send_unread(exchange, &prepared, stream, leased).await
+    relay::send_unread(exchange, &prepared, body, leased).await
 }
 
 /// Records that the gateway has read all that it reads of the request. Returns the known fields.
 fn begin(
-    record: &mut RequestRecord,
+    exchange: &mut Exchange,
     settings: &RequestSettings,
-    headers: &HeaderMap,
+    head: &request::Parts,
     model: Option<&str>,
 ) -> RequestFields {
     let fields = RequestFields {
         model: model.map(Into::into),
         ..RequestFields::default()
     };
+    let record = exchange.record();
     record.timings.received = Some(clock::now());
-    record.options = settings.options(headers, &fields);
+    record.options = settings.options(&head.headers, &fields);
     fields
 }
 

@@ -4,7 +4,7 @@ use crate::proxy::admission::LeasedBackend;
 use crate::proxy::attempt::{
     self, AttemptFailure, ForwardResult, OutboundAttempt, PreparedRequest, first_output,
 };
-use crate::proxy::request::forwarded_body::ForwardedBody;
+use crate::proxy::request::ForwardedBody;
 use crate::proxy::response::{Forwarded, PrefetchedResponse};
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -12,8 +12,7 @@ use std::pin::pin;
 use tokenweir_net::backend_body::BackendResponse;
 use tokenweir_net::client::{ConnectionSource, SendError};
 use tokenweir_net::request_stream::RequestStream;
-use tokenweir_protocol::clock;
-use tokenweir_protocol::headers;
+use tokenweir_protocol::{clock, headers};
 use tokenweir_request::observe::{Exchange, PrefetchedBody};
 use tokenweir_request::record::FailoverDenialReason;
 use tokenweir_routing::resilience::BreakerAction;

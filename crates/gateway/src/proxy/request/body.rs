@@ -14,11 +14,9 @@ use std::error::Error as StdError;
 use std::io::{self, ErrorKind, Read};
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_protocol::clock;
-use tokenweir_protocol::headers;
 use tokenweir_protocol::http1::content_encoding::ContentEncoding;
-use tokenweir_protocol::openai::request_fields::RequestFields;
-use tokenweir_protocol::openai::{Api, form};
+use tokenweir_protocol::openai::{Api, RequestFields, form};
+use tokenweir_protocol::{clock, headers};
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
 
@@ -216,10 +214,10 @@ async fn read_body(
         let Ok(data) = frame.map_err(|error| body_error(&error))?.into_data() else {
             continue;
         };
-        if first_chunk.len() + buffer.len() + data.len() > limit {
+        if received + data.len() > limit {
             return Err(GatewayError::BodyTooLarge { limit });
         }
-        if first_chunk.is_empty() && buffer.is_empty() {
+        if received == 0 {
             memory_permit.grow_to(data.len())?;
             first_chunk = data;
             continue;
@@ -300,12 +298,8 @@ pub fn peek_request(
         return Ok(Box::default());
     }
     let fields = if api == Some(Api::Audio) {
-        let mut types = head.headers.get_all(CONTENT_TYPE).iter();
-        let content_type = match (types.next(), types.next()) {
-            (Some(single), None) => single.as_bytes(),
-            _ => &[],
-        };
-        form::peek(content_type, body)
+        let content_type = headers::single_value(&head.headers, &CONTENT_TYPE);
+        form::peek(content_type.unwrap_or_default().as_bytes(), body)
     } else {
         RequestFields::parse(body)
     };

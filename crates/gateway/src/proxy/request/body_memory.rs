@@ -9,9 +9,9 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::ops::Deref;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use tokenweir_protocol::atomic::AtomicCount;
 use tokenweir_protocol::limits::Party;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::error::GatewayError;
@@ -19,8 +19,8 @@ use tokenweir_request::error::GatewayError;
 /// Counts and limits the memory of all request bodies together.
 #[derive(Debug)]
 pub struct BodyMemory {
-    used_bytes: AtomicUsize,
-    limit_bytes: AtomicUsize,
+    used_bytes: AtomicCount,
+    limit_bytes: AtomicCount,
     /// The bodies above [`LARGE_BODY_BYTES`], by party.
     large_bodies: Mutex<HashMap<Party, LargeBodies>>,
 }
@@ -68,8 +68,8 @@ impl BodyMemory {
     /// A counter with a limit of `limit` bytes for all request bodies together.
     pub fn new(limit: usize) -> Self {
         Self {
-            used_bytes: AtomicUsize::new(0),
-            limit_bytes: AtomicUsize::new(limit),
+            used_bytes: AtomicCount::default(),
+            limit_bytes: AtomicCount::new(limit),
             large_bodies: Mutex::default(),
         }
     }
@@ -77,17 +77,17 @@ impl BodyMemory {
     /// Changes the limit, in bytes. Requests that already hold body memory keep it, even above the
     /// new limit.
     pub fn set_limit(&self, limit: usize) {
-        self.limit_bytes.store(limit, Ordering::Relaxed);
+        self.limit_bytes.set(limit);
     }
 
     /// Number of bytes that all request bodies use now.
     pub fn used_bytes(&self) -> usize {
-        self.used_bytes.load(Ordering::Relaxed)
+        self.used_bytes.get()
     }
 
     /// The limit on the memory of all request bodies, in bytes. `usize::MAX`: no limit.
     pub fn limit_bytes(&self) -> usize {
-        self.limit_bytes.load(Ordering::Relaxed)
+        self.limit_bytes.get()
     }
 
     /// A permit for a new request of `party`, which uses no bytes yet.
@@ -118,7 +118,7 @@ impl BodyMemoryPermit {
         if bytes == 0 {
             return Ok(());
         }
-        let before = self.memory.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let before = self.memory.used_bytes.add(bytes);
         // On failure the bytes remain counted until the permit is dropped.
         let of_party = self.set_bytes(self.bytes + bytes);
         let is_over = before.saturating_add(bytes) > self.memory.limit_bytes()
@@ -155,9 +155,7 @@ impl BodyMemoryPermit {
     /// Lowers the number of bytes of this permit to `bytes`, if it is higher.
     pub(super) fn shrink_to(&mut self, bytes: usize) {
         let released = self.bytes.saturating_sub(bytes);
-        self.memory
-            .used_bytes
-            .fetch_sub(released, Ordering::Relaxed);
+        self.memory.used_bytes.sub(released);
         self.set_bytes(self.bytes - released);
     }
 
@@ -170,9 +168,7 @@ impl BodyMemoryPermit {
 impl Drop for BodyMemoryPermit {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.memory
-                .used_bytes
-                .fetch_sub(self.bytes, Ordering::Relaxed);
+            self.memory.used_bytes.sub(self.bytes);
             self.set_bytes(0);
         }
     }

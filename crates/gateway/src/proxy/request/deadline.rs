@@ -36,9 +36,9 @@ pub struct AttemptDeadlines {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestDeadlines {
     /// The deadlines of the attempts.
-    pub(crate) attempt: AttemptDeadlines,
+    pub attempt: AttemptDeadlines,
     /// The deadline for the end of the response. `None`: no total timeout applies.
-    pub(crate) end: Option<Instant>,
+    pub end: Option<Instant>,
 }
 
 /// The request headers in which OpenAI's SDKs send their timeout in seconds. The Python SDK sends the first

@@ -5,11 +5,11 @@ use super::read_request::ReadRequest;
 use crate::proxy::access::AccessControl;
 use http::HeaderMap;
 use tokenweir_protocol::headers::remove_headers_where;
-use tokenweir_protocol::openai::Splice;
-use tokenweir_protocol::openai::engine_control::{
-    FieldEdit, Permission, Permissions, supports_cache_salt,
+use tokenweir_protocol::openai::engine_control::supports_cache_salt;
+use tokenweir_protocol::openai::request_fields::CacheSaltSpan;
+use tokenweir_protocol::openai::{
+    FieldEdit, Permission, Permissions, RequestBodyError, RequestFields, Splice,
 };
-use tokenweir_protocol::openai::request_fields::{CacheSaltSpan, RequestBodyError, RequestFields};
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::record::RequestRecord;
 
@@ -21,10 +21,10 @@ pub(crate) struct EngineControlCheck {
     /// The union of the permissions of the principal and of the model.
     permissions: Permissions,
     /// The edits that remove or set engine-control fields of the body.
-    pub(crate) edits: Vec<FieldEdit>,
+    pub edits: Vec<FieldEdit>,
     /// The `cache_salt` that the gateway sets. `None`: the gateway forwards the `cache_salt` of the client, if
     /// any.
-    pub(crate) salt: Option<String>,
+    pub salt: Option<String>,
 }
 
 impl EngineControlCheck {

@@ -1,19 +1,17 @@
 //! Derives the properties of a request for routing and for records: the hashes of its prompt, its session,
 //! and the sample of its text.
 
-use super::identity;
+use super::identity::stable_hash;
 use super::read_request::ReadRequest;
 use super::settings::RequestSettings;
 use crate::backend::facets::PoolFacets;
 use crate::backend::pool::BackendPool;
-use http::{HeaderMap, HeaderName};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock};
 use tokenweir_protocol::headers::RequestId;
 use tokenweir_protocol::openai::left_out::LeftOut;
-use tokenweir_protocol::openai::request_fields::RequestFields;
-use tokenweir_protocol::openai::{Api, TextExcerpt};
+use tokenweir_protocol::openai::{Api, RequestFields, TextExcerpt};
 use tokenweir_request::record::{RequestRecord, TextConsumer};
 use tokenweir_routing::{PromptFingerprint, mix, unit};
 use xxhash_rust::xxh3::Xxh3;
@@ -69,11 +67,11 @@ pub(crate) fn hash_prompt(
 /// The parts of a request body on which the fingerprint of its prompt depends.
 #[derive(Default)]
 pub(crate) struct PromptBody<'a> {
-    pub(crate) bytes: &'a [u8],
+    pub bytes: &'a [u8],
     /// Number of bytes of media in the body.
-    pub(crate) media: u64,
+    pub media: u64,
     /// The bytes of the prompt fields that the engine leaves out of the prompt.
-    pub(crate) left_out: LeftOut,
+    pub left_out: LeftOut,
 }
 
 impl<'a> PromptBody<'a> {
@@ -104,15 +102,6 @@ pub(crate) fn saturating_u32(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// A hash of the [session name](identity::session_name). `None`: the request names no session.
-pub(crate) fn session_hash(
-    headers: &HeaderMap,
-    names: &[HeaderName],
-    fields: &RequestFields,
-) -> Option<u64> {
-    identity::session_name(headers, names, fields).map(|name| stable_hash(&name))
-}
-
 /// A hash that all requests of a conversation share. It is computed from the first of these that the request
 /// has: the session, the tenant and user, the user's first message, the whole prompt. `None`: the request has
 /// none of these. Every process computes the same hash.
@@ -124,7 +113,7 @@ pub fn conversation_hash(
 ) -> Option<u64> {
     let fields = request.fields;
     let headers = &request.head.headers;
-    let session = session_hash(headers, &settings.session_headers, fields);
+    let session = settings.session_hash(headers, fields);
     if session.is_some() {
         return session;
     }
@@ -177,21 +166,16 @@ pub(crate) fn sample_text(
 /// the same number. A request is sampled if the number is below the sampled share.
 fn sampling_value(trace_id: Option<u128>, request_id: &RequestId) -> f64 {
     let hash = match trace_id {
-        Some(trace_id) => xxhash_rust::xxh3::xxh3_64(&trace_id.to_be_bytes()),
+        Some(trace_id) => stable_hash(&trace_id.to_be_bytes()),
         None => stable_hash(request_id.as_str().as_bytes()),
     };
     unit(mix(hash))
 }
 
-/// A hash without a random key. Every process computes the same hash, so all gateways send a session to one
-/// backend.
-fn stable_hash(bytes: &[u8]) -> u64 {
-    xxhash_rust::xxh3::xxh3_64(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::HeaderMap;
 
     fn request_id(name: &str) -> RequestId {
         let value = name.parse().unwrap();

@@ -8,9 +8,9 @@ use std::error::Error as StdError;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+use tokenweir_protocol::atomic::AtomicCount;
 use tokenweir_protocol::clock;
 use tokenweir_request::error::GatewayError;
 use tokio::time::Sleep;
@@ -19,7 +19,7 @@ use tokio::time::Sleep;
 pub(crate) struct ForwardedBody<B> {
     body: B,
     /// Number of bytes of the body that have arrived so far.
-    received: Arc<AtomicU64>,
+    received: Arc<AtomicCount>,
     max_bytes: usize,
     /// Maximum wait for the next chunk of the client. `None`: no limit.
     idle_timeout: Option<Duration>,
@@ -37,7 +37,7 @@ impl<B> ForwardedBody<B> {
     /// limit.
     pub(crate) fn new(
         body: B,
-        received: Arc<AtomicU64>,
+        received: Arc<AtomicCount>,
         max_bytes: usize,
         idle_timeout: Option<Duration>,
     ) -> Self {
@@ -74,8 +74,7 @@ impl<B: Body<Data = Bytes, Error: StdError + 'static> + Unpin> Body for Forwarde
             };
             this.waits_since.get_or_insert_with(clock::now);
             let timer = this.timer.get_or_insert_with(|| {
-                let received = this.received.load(Ordering::Relaxed) as usize;
-                let rest = max_upload_time(received, limit).saturating_sub(this.waited);
+                let rest = max_upload_time(this.received.get(), limit).saturating_sub(this.waited);
                 Box::pin(tokio::time::sleep(limit.min(rest)))
             });
             return timer.as_mut().poll(cx).map(|()| {
@@ -94,9 +93,9 @@ impl<B: Body<Data = Bytes, Error: StdError + 'static> + Unpin> Body for Forwarde
             }
             None => return Poll::Ready(None),
         };
-        let length = frame.data_ref().map_or(0, Bytes::len) as u64;
-        let received = this.received.fetch_add(length, Ordering::Relaxed) + length;
-        if received > this.max_bytes as u64 {
+        let length = frame.data_ref().map_or(0, Bytes::len);
+        let received = this.received.add(length) + length;
+        if received > this.max_bytes {
             let error = GatewayError::BodyTooLarge {
                 limit: this.max_bytes,
             };
@@ -118,8 +117,8 @@ mod tests {
         parts: Vec<io::Result<&'static str>>,
         max_bytes: usize,
         pause: Duration,
-    ) -> (Result<Bytes, GatewayError>, u64) {
-        let received = Arc::new(AtomicU64::new(0));
+    ) -> (Result<Bytes, GatewayError>, usize) {
+        let received = Arc::<AtomicCount>::default();
         let parts = stream::iter(parts).then(move |part| async move {
             tokio::time::sleep(pause).await;
             part.map(|part| Frame::data(Bytes::from(part)))
@@ -131,7 +130,7 @@ mod tests {
             .await
             .map(http_body_util::Collected::to_bytes);
         let error = |error: io::Error| ForwardedBody::<()>::gateway_error(&error);
-        (collected.map_err(error), received.load(Ordering::Relaxed))
+        (collected.map_err(error), received.get())
     }
 
     #[tokio::test(start_paused = true)]

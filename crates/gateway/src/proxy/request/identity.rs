@@ -2,24 +2,24 @@
 //! them, but metrics never do.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_protocol::openai::RequestFields;
+use tokenweir_protocol::settings;
 use tokenweir_request::access::PseudonymKey;
 use tokenweir_request::record::RequestIdentity;
 
-/// How the values of clients are reported.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum IdentityMode {
-    /// As pseudonyms: equal values have equal pseudonyms.
-    #[default]
-    Hashed,
-    /// As the client sent them.
-    Plain,
-    /// Not at all.
-    Off,
+settings! {
+    /// How the values of clients are reported.
+    #[derive(Default)]
+    pub enum IdentityMode {
+        /// As pseudonyms: equal values have equal pseudonyms.
+        #[default]
+        Hashed,
+        /// As the client sent them.
+        Plain,
+        /// Not at all.
+        Off,
+    }
 }
 
 /// Reads the user, session and conversation that a request names.
@@ -135,6 +135,12 @@ pub(crate) fn session_name<'a>(
         .or_else(|| from_body(&fields.cache_key))
         .or_else(|| from_body(&sent.conversation))
         .or_else(|| from_body(&sent.metadata_conversation))
+}
+
+/// A hash without a random key. Every process computes the same hash, so all gateways send a session to one
+/// backend.
+pub(super) fn stable_hash(bytes: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(bytes)
 }
 
 impl AgentUser {

@@ -2,12 +2,25 @@
 //! the body for a backend.
 
 pub(super) mod body;
-pub(super) mod body_memory;
-pub(super) mod deadline;
-pub(super) mod engine_control;
+mod body_memory;
+mod deadline;
+mod engine_control;
 pub(super) mod features;
-pub(super) mod forwarded_body;
-pub(super) mod identity;
-pub(super) mod read_request;
-pub(super) mod settings;
-pub(super) mod upstream_body;
+mod forwarded_body;
+mod identity;
+mod read_request;
+mod settings;
+mod upstream_body;
+
+pub use body::{IncomingBody, peek_request, receive_body};
+pub use body_memory::{BodyMemory, BodyMemoryPermit, HeldBody, ReceivedBody};
+pub(super) use deadline::RequestDeadlines;
+pub use deadline::{AttemptDeadlines, ResponseDeadline};
+pub(super) use engine_control::EngineControlCheck;
+pub(super) use features::{PromptBody, hash_prompt};
+pub use features::{TextSample, TextSampling, conversation_hash};
+pub(super) use forwarded_body::ForwardedBody;
+pub use identity::{IdentityMode, IdentityReader};
+pub use read_request::ReadRequest;
+pub use settings::RequestSettings;
+pub use upstream_body::UpstreamBody;

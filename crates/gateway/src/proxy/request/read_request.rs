@@ -3,7 +3,7 @@
 use crate::backend::routes::ModelRoute;
 use crate::proxy::access::Principal;
 use http::request;
-use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_protocol::openai::RequestFields;
 
 /// A request whose body was read, with the route of its model.
 pub struct ReadRequest<'a> {

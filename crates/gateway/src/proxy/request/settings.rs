@@ -1,10 +1,10 @@
 //! The settings of request handling, such as timeouts, body limits, configured routes and tiers.
 
-use super::identity::IdentityReader;
+use super::identity::{IdentityReader, session_name, stable_hash};
 use crate::proxy::configured_routes::ConfiguredRoutes;
 use http::{HeaderMap, HeaderName};
 use std::time::Duration;
-use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_protocol::openai::RequestFields;
 use tokenweir_request::record::{RequestOptions, TierResolver};
 
 /// Settings of requests. A reload does not change the settings of requests that are open.
@@ -45,5 +45,10 @@ impl RequestSettings {
             identity: self.identities.read(headers, fields),
             ..RequestOptions::default()
         }
+    }
+
+    /// A hash of the [session name](session_name) of a request. `None`: the request names no session.
+    pub(crate) fn session_hash(&self, headers: &HeaderMap, fields: &RequestFields) -> Option<u64> {
+        session_name(headers, &self.session_headers, fields).map(|name| stable_hash(&name))
     }
 }

@@ -6,12 +6,9 @@ use super::read_request::ReadRequest;
 use crate::backend::Backend;
 use bytes::Bytes;
 use std::sync::Mutex;
-use tokenweir_protocol::clock;
-use tokenweir_protocol::headers;
 use tokenweir_protocol::mutex::lock;
-use tokenweir_protocol::openai::engine_control::FieldEdit;
-use tokenweir_protocol::openai::request_fields::RequestFields;
-use tokenweir_protocol::openai::{Api, Splice};
+use tokenweir_protocol::openai::{Api, FieldEdit, RequestFields, Splice};
+use tokenweir_protocol::{clock, headers};
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::record::RequestRecord;
 use tokenweir_routing::{mix, unit};
@@ -47,9 +44,9 @@ pub struct UpstreamBody {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct UsageInjection {
     /// Whether the gateway requests the usage event at the end of the stream.
-    pub(crate) event: bool,
+    pub event: bool,
     /// Whether the gateway requests continuous usage, which is a token count in every event.
-    pub(crate) continuous: bool,
+    pub continuous: bool,
 }
 
 impl UpstreamBody {

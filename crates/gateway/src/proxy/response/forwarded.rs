@@ -17,10 +17,10 @@ pub type BodySource = Box<dyn Continue<BackendBody, ResponseGuard> + Send>;
 
 /// The response of a backend that is forwarded to the client.
 pub(crate) struct Forwarded {
-    pub(crate) response: PrefetchedResponse,
+    pub response: PrefetchedResponse,
     lease: Lease,
     /// The source of another body if the backend fails. `None`: the response then ends.
-    pub(crate) body_source: Option<BodySource>,
+    pub body_source: Option<BodySource>,
 }
 
 impl Forwarded {

@@ -12,4 +12,4 @@ pub use forwarded::BodySource;
 pub(super) use forwarded::{Forwarded, PrefetchedResponse};
 pub use response_body::{Handling, ProxyResponse, ProxyResponseBody, Responding, ResponseGuard};
 pub use response_headers::ResponseHeaders;
-pub use run_body::{RunBody, RunHead};
+pub use run_body::RunBody;

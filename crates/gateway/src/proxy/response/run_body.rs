@@ -2,7 +2,6 @@
 //! response, and each connection of the client reads it.
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
 use http_body::{Frame, SizeHint};
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -11,23 +10,12 @@ use tokenweir_protocol::clock;
 use tokenweir_protocol::headers::is_event_stream;
 use tokenweir_request::observe::{Exchange, ObservedBodyError, ResponseAbortHandle};
 use tokenweir_request::record::{Outcome, Termination};
-use tokenweir_request::runs::{Chunk, End, EventIds, Reader};
-
-/// The response head of a run: a request to which the client can return after a lost connection.
-#[derive(Debug)]
-pub struct RunHead {
-    /// The status.
-    pub status: StatusCode,
-    /// The headers.
-    pub headers: HeaderMap,
-    /// The length of the body. `None`: the length is not known in advance.
-    pub length: Option<u64>,
-}
+use tokenweir_request::runs::{Chunk, End, EventIds, Reader, RunHead};
 
 /// The response body that one connection reads from the stored output of a run. A run is a request to which the
 /// client can return after a lost connection.
 pub struct RunBody {
-    reader: Reader<RunHead>,
+    reader: Reader,
     /// Adds event ids to the stream. `None`: the client did not ask for event ids.
     ids: Option<EventIds>,
     /// The first bytes for the client. They were read together with events that the client already has.
@@ -45,7 +33,7 @@ pub struct RunBody {
 
 impl RunBody {
     /// The body that `reader` reads. `ids`: adds event ids. `None`: the client asked for no event ids.
-    pub fn new(reader: Reader<RunHead>, ids: Option<EventIds>, abort: ResponseAbortHandle) -> Self {
+    pub fn new(reader: Reader, ids: Option<EventIds>, abort: ResponseAbortHandle) -> Self {
         let first = Bytes::new();
         Self {
             reader,

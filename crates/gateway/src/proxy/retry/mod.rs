@@ -4,34 +4,33 @@
 pub(super) mod peer_answers;
 
 use peer_answers::PeerAnswers;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
-use tokenweir_protocol::clock;
 use tokenweir_protocol::limits::client_network;
+use tokenweir_protocol::{clock, settings};
 use tokenweir_request::record::{Attempt, FailoverDenialReason, RequestRecord};
 use tokenweir_routing::resilience::{FailoverPolicy, FailureKind};
 use tower::retry::budget::{Budget, TpsBudget};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Limits of retries on other backends.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct RetrySettings {
-    /// Maximum number of further backends for a request. Failed connections do not count.
-    pub attempts: u32,
-    /// Share of all requests that may be retried, from 0 to 1.
-    pub budget_ratio: f32,
-    /// Retries per second that are allowed in any case, half of them for one tenant or address. Not a key
-    /// of the configuration.
-    #[serde(skip)]
-    pub min_retries_per_second: u32,
-    /// Longest time that a response is buffered until its first output. Not a key of the configuration.
-    #[serde(skip)]
-    pub first_output_buffer_timeout: Duration,
+settings! {
+    /// Limits of retries on other backends.
+    #[derive(Copy)]
+    pub struct RetrySettings {
+        /// Maximum number of further backends for a request. Failed connections do not count.
+        pub attempts: u32,
+        /// Share of all requests that may be retried, from 0 to 1.
+        pub budget_ratio: f32,
+        /// Retries per second that are allowed in any case, half of them for one tenant or address. Not a key
+        /// of the configuration.
+        #[serde(skip)]
+        pub min_retries_per_second: u32,
+        /// Longest time that a response is buffered until its first output. Not a key of the configuration.
+        #[serde(skip)]
+        pub first_output_buffer_timeout: Duration,
+    }
 }
 
 /// Decides whether failed requests are retried on another backend. Holds the retry budget.
@@ -57,13 +56,13 @@ pub(super) struct RetryBudgetShare(pub(super) usize);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FailedRequest {
     /// The failure of the last attempt.
-    pub(super) kind: FailureKind,
+    pub kind: FailureKind,
     /// Number of failed attempts of the request. Attempts that could not reach their backend do not count.
-    pub(super) failed_attempts: u32,
+    pub failed_attempts: u32,
     /// Number of backends to which the request was sent, including the last attempt.
-    pub(super) tried_backends: usize,
+    pub tried_backends: usize,
     /// Whether the request may have side effects besides its response.
-    pub(super) has_side_effects: bool,
+    pub has_side_effects: bool,
 }
 
 /// The time window of the retry budget.

@@ -23,7 +23,7 @@ const MIN_COMPARED: f32 = 1.0 / 32.0;
 
 /// For each slot, the learned share of refused requests that a peer answered differently.
 #[derive(Debug)]
-pub(in crate::proxy) struct PeerAnswers {
+pub(crate) struct PeerAnswers {
     origin: Instant,
     /// Upper 32 bits: the milliseconds from `origin` to the last comparison, plus 1. Lower 32 bits:
     /// the share as `f32`. 0: no comparison.
@@ -36,10 +36,10 @@ const MAX_MILLISECONDS: u64 = 0x7fff_ffff;
 /// The slot for the refusals of one backend with one status to one group of clients. The gateway learns one
 /// share per slot.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::proxy) struct RefusalSlot(usize);
+pub(crate) struct RefusalSlot(usize);
 
 impl PeerAnswers {
-    pub(in crate::proxy) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self {
             origin: now,
             slots: (0..SLOT_COUNT).map(|_| AtomicU64::new(0)).collect(),
@@ -48,24 +48,19 @@ impl PeerAnswers {
 
     /// The slot of a refusal. `group`: the index of the group of clients. `backend`: a hash of the name of the
     /// backend.
-    pub(in crate::proxy) fn slot(group: usize, backend: u64, status: u16) -> RefusalSlot {
+    pub(crate) fn slot(group: usize, backend: u64, status: u16) -> RefusalSlot {
         let hash = mix(backend ^ (u64::from(status) << 32) ^ group as u64);
         RefusalSlot(hash as usize % SLOT_COUNT)
     }
 
     /// Whether a refused request is sent to a peer. `random`: a uniform random number in `[0, 1)`.
-    pub(in crate::proxy) fn should_ask(
-        &self,
-        slot: RefusalSlot,
-        random: f32,
-        now: Instant,
-    ) -> bool {
+    pub(crate) fn should_ask(&self, slot: RefusalSlot, random: f32, now: Instant) -> bool {
         let share = self.share(slot, now) * COMPARISONS_PER_DIFFERENCE;
         random < share.max(MIN_COMPARED)
     }
 
     /// Learns whether a peer answered a refused request differently.
-    pub(in crate::proxy) fn learn(&self, slot: RefusalSlot, is_otherwise: bool, now: Instant) {
+    pub(crate) fn learn(&self, slot: RefusalSlot, is_otherwise: bool, now: Instant) {
         let share = self.share(slot, now);
         let observed = if is_otherwise { 1.0 } else { 0.0 };
         let share = LEARNING_RATE.mul_add(observed - share, share);

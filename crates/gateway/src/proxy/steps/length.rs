@@ -18,7 +18,11 @@ pub(super) fn name_failure(attempts: &mut Attempts<'_>, failed: &mut FailedAttem
     if failed.failure.kind == FailureKind::UnexpectedStatus
         && let Some(response) = failed.failure.response()
         && contains_any(response.body(), &LENGTH_MESSAGES)
-        && let Some(context) = context_length(request, &failed.lease)
+        && let Some(context) = request
+            .context
+            .state
+            .pool
+            .model_length(request.requirements.model, failed.lease.backend())
     {
         learn(request, &failed.lease, response, context);
         attempts.longer_than = Some(context);
@@ -43,18 +47,4 @@ fn learn(
     let tokens = refused_tokens(response.body()).unwrap_or(0).max(exceeded);
     let learned = lease.backend().load.estimator.learned();
     learned.on_too_long(prompt.bytes, tokens, clock::now());
-}
-
-/// Whether a backend of the model that is long enough may serve the request when it is available.
-pub(super) fn has_longer_backend(attempts: &Attempts<'_>) -> bool {
-    let pool = &attempts.request.context.state.pool;
-    pool.has_able_backend(&attempts.requirements())
-}
-
-fn context_length(request: &PreparedRequest<'_>, lease: &Lease) -> Option<u32> {
-    request
-        .context
-        .state
-        .pool
-        .model_length(request.requirements.model, lease.backend())
 }

@@ -20,19 +20,17 @@ mod moved_model;
 mod refusals;
 mod waits;
 
+use super::ProxyContext;
 use super::attempt::{
     AttemptFailure, AttemptStep, Attempts, FailedAttempt, Next, OutboundAttempt, PreparedRequest,
     Search,
 };
-use super::context::ProxyContext;
 use super::option::RequestOptions;
-use super::request::body_memory::HeldBody;
-use super::request::engine_control::EngineControlCheck;
-use super::request::read_request::ReadRequest;
+use super::request::{EngineControlCheck, HeldBody, ReadRequest};
 use super::response::{Forwarded, PrefetchedResponse, routing_headers};
 use http::response;
 use refusals::Refusals;
-use tokenweir_protocol::openai::engine_control::Permission;
+use tokenweir_protocol::openai::Permission;
 use tokenweir_request::observe::Exchange;
 use tokenweir_request::record::FailoverDenialReason;
 use waits::Waits;

@@ -1,6 +1,5 @@
 //! The wait for a backend after a failed attempt.
 
-use super::length;
 use crate::proxy::attempt::{Attempts, FailedAttempt, Next, PreparedRequest, Search};
 use tokenweir_request::observe::Exchange;
 use tokenweir_routing::resilience::FailureKind;
@@ -60,7 +59,10 @@ fn is_useful_after(kind: FailureKind, attempts: &Attempts<'_>) -> bool {
     is_possible(attempts.request)
         && match kind {
             FailureKind::Busy => false,
-            FailureKind::TooLong => length::has_longer_backend(attempts),
+            FailureKind::TooLong => {
+                let pool = &attempts.request.context.state.pool;
+                pool.has_able_backend(&attempts.requirements())
+            }
             _ => true,
         }
 }

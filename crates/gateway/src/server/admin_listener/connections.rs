@@ -4,7 +4,7 @@ use http::HeaderMap;
 use std::future::Future;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use tokenweir_protocol::atomic::{AtomicCount, AtomicFlag};
 use tokenweir_protocol::{headers, limits};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -26,10 +26,10 @@ struct AdminConnection {
 /// The requests of one connection.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionRequests {
-    has_begun: AtomicBool,
-    open: AtomicU32,
+    has_begun: AtomicFlag,
+    open: AtomicCount,
     /// Number of open requests whose response is a gRPC stream.
-    open_streams: AtomicU32,
+    open_streams: AtomicCount,
 }
 
 /// Counts one request of a connection as open, until its response is sent or dropped.
@@ -100,8 +100,8 @@ impl AdminConnections {
 impl ConnectionRequests {
     /// Counts a request whose head has arrived.
     pub(super) fn begin(self: &Arc<Self>) -> OpenRequest {
-        self.has_begun.store(true, Ordering::Relaxed);
-        self.open.fetch_add(1, Ordering::Relaxed);
+        self.has_begun.set(true);
+        self.open.add(1);
         OpenRequest {
             requests: self.clone(),
             is_stream: false,
@@ -109,11 +109,11 @@ impl ConnectionRequests {
     }
 
     fn current_use(&self) -> ConnectionUse {
-        if self.open_streams.load(Ordering::Relaxed) > 0 {
+        if self.open_streams.get() > 0 {
             ConnectionUse::GrpcStream
-        } else if self.open.load(Ordering::Relaxed) > 0 {
+        } else if self.open.get() > 0 {
             ConnectionUse::Request
-        } else if self.has_begun.load(Ordering::Relaxed) {
+        } else if self.has_begun.get() {
             ConnectionUse::Idle
         } else {
             ConnectionUse::NoRequest
@@ -127,16 +127,16 @@ impl OpenRequest {
     pub(super) fn on_response(&mut self, headers: &HeaderMap) {
         if headers::media_type(headers).starts_with("application/grpc") {
             self.is_stream = true;
-            self.requests.open_streams.fetch_add(1, Ordering::Relaxed);
+            self.requests.open_streams.add(1);
         }
     }
 }
 
 impl Drop for OpenRequest {
     fn drop(&mut self) {
-        self.requests.open.fetch_sub(1, Ordering::Relaxed);
+        self.requests.open.sub(1);
         if self.is_stream {
-            self.requests.open_streams.fetch_sub(1, Ordering::Relaxed);
+            self.requests.open_streams.sub(1);
         }
     }
 }

@@ -4,13 +4,14 @@
 //! buffer. The write buffer collects the output. An idle connection uses no memory for buffers.
 
 use super::write_buffer::WriteBuffer;
-use crate::server::client_stream::{ClientStream, READ_BUFFER_BYTES};
+use crate::server::client_stream::ClientStream;
 use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 use std::io::{self, ErrorKind};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
+use tokenweir_net::connection::READ_BUFFER_BYTES;
 use tokenweir_net::tls::MaybeTlsStream;
 use tokenweir_protocol::http1::{
     self, BodyDecoder, HeadLimits, HeadScanner, Http1ParseError, RequestHead,
@@ -20,7 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite};
 
 /// The HTTP/1.1 connection of a client.
 pub(super) struct Http1Connection {
-    pub(super) stream: ClientStream<MaybeTlsStream>,
+    pub stream: ClientStream<MaybeTlsStream>,
     /// Finds the end of a request head in the read-ahead buffer without searching any byte twice.
     head_scan: HeadScanner,
     /// Decodes the body of the current request.
@@ -30,7 +31,7 @@ pub(super) struct Http1Connection {
     is_continue_expected: bool,
     /// Number of bytes of later requests that were discarded because the read-ahead buffer was full.
     discarded_bytes: usize,
-    pub(super) write_buffer: WriteBuffer,
+    pub write_buffer: WriteBuffer,
 }
 
 /// An HTTP/1.1 connection from which both the connection task and the request body read.

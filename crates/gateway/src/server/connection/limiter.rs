@@ -6,10 +6,10 @@ use crate::server::limits::ServerLimits;
 use crate::status::ConnectionStatusSnapshot;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use tokenweir_net::file_descriptors::FileDescriptorPermit;
+use tokenweir_protocol::atomic::AtomicCount;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::limits::client_network;
 use tokenweir_protocol::mutex::lock;
@@ -38,8 +38,8 @@ pub struct ConnectionLimiter {
 /// lives as long as any of them, because an HTTP/2 request can end after its connection.
 #[derive(Debug)]
 struct ClientUsage {
-    connections: AtomicU32,
-    requests: AtomicU32,
+    connections: AtomicCount,
+    requests: AtomicCount,
     /// The key of the client in `ConnectionLimiter::clients`.
     network: IpAddr,
     limiter: Weak<ConnectionLimiter>,
@@ -52,7 +52,7 @@ pub(crate) struct ConnectionPermit {
     limiter: Arc<ConnectionLimiter>,
     client: Arc<ClientUsage>,
     /// The requests of the connection, and the signal to close it.
-    pub(crate) activity: Arc<ConnectionActivity>,
+    pub activity: Arc<ConnectionActivity>,
     /// The file descriptor of the connection.
     _descriptor: FileDescriptorPermit,
 }
@@ -63,7 +63,7 @@ pub(super) struct RequestPermit {
     client: Arc<ClientUsage>,
     activity: Arc<ConnectionActivity>,
     /// Number of open requests of the client when this request began, including this request.
-    pub(super) client_requests_in_flight: u32,
+    pub client_requests_in_flight: usize,
 }
 
 /// Time between two log lines about refused connections.
@@ -90,10 +90,7 @@ impl ConnectionLimiter {
     /// The current numbers of open, rejected and failed connections.
     pub fn snapshot(&self) -> ConnectionStatusSnapshot {
         ConnectionStatusSnapshot {
-            open: self
-                .overload_guard
-                .client_connections
-                .load(Ordering::Relaxed),
+            open: self.overload_guard.client_connections.get(),
             ..*lock(&self.counts)
         }
     }
@@ -109,22 +106,16 @@ impl ConnectionLimiter {
     ) -> Result<ConnectionPermit, GatewayError> {
         let client = self.client(client_network(ip));
         let limit = self.max_connections_per_client.unwrap_or(u32::MAX);
-        let one_more = |open| (open < limit).then(|| open + 1);
-        let added = client
-            .connections
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
-        if added.is_err() {
+        if !client.connections.add_within(1, limit as usize) {
             lock(&self.counts).client_full += 1;
             return Err(GatewayError::ClientBusy);
         }
         let Some(descriptor) = self.take_descriptor(free_descriptor) else {
-            client.connections.fetch_sub(1, Ordering::Relaxed);
+            client.connections.sub(1);
             lock(&self.counts).full += 1;
             return Err(GatewayError::Overloaded);
         };
-        self.overload_guard
-            .client_connections
-            .fetch_add(1, Ordering::Relaxed);
+        self.overload_guard.client_connections.add(1);
         let activity = self.activities.add();
         Ok(ConnectionPermit {
             limiter: self.clone(),
@@ -138,10 +129,7 @@ impl ConnectionLimiter {
     /// closed, or no descriptor can be freed at once. In the second case, a connection is told to close for the
     /// benefit of a later connection.
     fn take_descriptor(&self, free_descriptor: impl Fn() -> bool) -> Option<FileDescriptorPermit> {
-        let open = self
-            .overload_guard
-            .client_connections
-            .load(Ordering::Relaxed);
+        let open = self.overload_guard.client_connections.get();
         let counted = open.saturating_sub(self.activities.closing());
         let is_full = counted >= self.max_connections;
         if is_full && !self.activities.close_one() {
@@ -169,8 +157,8 @@ impl ConnectionLimiter {
             .and_then(Weak::upgrade)
             .unwrap_or_else(|| {
                 let client = Arc::new(ClientUsage {
-                    connections: AtomicU32::new(0),
-                    requests: AtomicU32::new(0),
+                    connections: AtomicCount::default(),
+                    requests: AtomicCount::default(),
                     network,
                     limiter: Arc::downgrade(self),
                 });
@@ -233,7 +221,7 @@ impl Drop for ClientUsage {
 impl ConnectionPermit {
     /// Counts a new request of the client of this connection, and returns the permit of the request.
     pub(super) fn acquire_request(&self) -> RequestPermit {
-        let client_requests_in_flight = self.client.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        let client_requests_in_flight = self.client.requests.add(1) + 1;
         self.activity.begin_request();
         RequestPermit {
             client: self.client.clone(),
@@ -252,18 +240,15 @@ impl Drop for ConnectionPermit {
             _descriptor,
         } = self;
         limiter.activities.remove(activity);
-        client.connections.fetch_sub(1, Ordering::Relaxed);
-        limiter
-            .overload_guard
-            .client_connections
-            .fetch_sub(1, Ordering::Relaxed);
+        client.connections.sub(1);
+        limiter.overload_guard.client_connections.sub(1);
     }
 }
 
 impl Drop for RequestPermit {
     fn drop(&mut self) {
         self.activity.end_request();
-        self.client.requests.fetch_sub(1, Ordering::Relaxed);
+        self.client.requests.sub(1);
     }
 }
 

@@ -24,11 +24,11 @@ use tokenweir_request::observe::ResponseAbortHandle;
 
 /// The values shared by the requests of one client connection.
 pub(super) struct ConnectionContext {
-    pub(super) state: Arc<ServerState>,
-    pub(super) ip: IpAddr,
-    pub(super) permit: ConnectionPermit,
+    pub state: Arc<ServerState>,
+    pub ip: IpAddr,
+    pub permit: ConnectionPermit,
     /// Aborts all responses of the connection.
-    pub(super) abort_handle: ResponseAbortHandle,
+    pub abort_handle: ResponseAbortHandle,
 }
 
 /// The body of a client's request.

@@ -15,6 +15,14 @@ pub(super) fn write_field(
     })
 }
 
+/// Writes the fields of a list in the text form of a line, as [`write_field`] does.
+macro_rules! fields {
+    ($f:ident, { $($name:literal: $value:expr),* $(,)? }) => {
+        $(write_field($f, $name, $value)?;)*
+    };
+}
+pub(super) use fields;
+
 /// Converts a duration to milliseconds, rounded to three decimals.
 pub fn millis(duration: Duration) -> f64 {
     seconds_to_millis(duration.as_secs_f64())

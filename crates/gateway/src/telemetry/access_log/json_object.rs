@@ -15,33 +15,29 @@ pub(super) trait LogLine: Display {
 
 /// Appends the members of one JSON object to a buffer.
 #[derive(Debug)]
-pub(in crate::telemetry) struct JsonObject<'l>(&'l mut Vec<u8>);
+pub(super) struct JsonObject<'l>(&'l mut Vec<u8>);
 
-/// Writes one member of a JSON object. At compile time, the macro joins the name with its comma, quotes and
-/// colon.
-macro_rules! member {
-    ($json:ident, $name:literal, $value:expr) => {
+/// Writes members of a JSON object, in the order of the list. `"name": value` always writes the member.
+/// `"name" ? value` omits it if the value is `None`. At compile time, the macro joins each name with its comma,
+/// quotes and colon.
+macro_rules! members {
+    ($json:ident, { $($name:literal $mark:tt $value:expr),* $(,)? }) => {
+        $(members!(@one $json, $name $mark $value);)*
+    };
+    (@one $json:ident, $name:literal : $value:expr) => {
         $json.member(concat!(",\"", $name, "\":"), &$value)
     };
-}
-pub(in crate::telemetry) use member;
-
-/// Like `member`, for an optional value. Writes nothing if the value is `None`.
-macro_rules! known {
-    ($json:ident, $name:literal, $value:expr) => {
+    (@one $json:ident, $name:literal ? $value:expr) => {
         if let Some(value) = $value {
-            member!($json, $name, value);
+            members!(@one $json, $name : value);
         }
     };
 }
-pub(in crate::telemetry) use known;
+pub(super) use members;
 
 impl JsonObject<'_> {
     /// Appends one JSON object to `lines`. `write` writes the members of the object.
-    pub(in crate::telemetry) fn append(
-        lines: &mut Vec<u8>,
-        write: impl FnOnce(&mut JsonObject<'_>),
-    ) {
+    pub(super) fn append(lines: &mut Vec<u8>, write: impl FnOnce(&mut JsonObject<'_>)) {
         let start = lines.len();
         write(&mut JsonObject(lines));
         if let Some(comma) = lines.get_mut(start) {
@@ -60,7 +56,7 @@ impl JsonObject<'_> {
 
     /// Writes one member. `name`: a comma, the name in quotes, and a colon.
     #[inline]
-    pub(in crate::telemetry) fn member(&mut self, name: &str, value: &(impl Serialize + ?Sized)) {
+    pub(super) fn member(&mut self, name: &str, value: &(impl Serialize + ?Sized)) {
         self.0.extend_from_slice(name.as_bytes());
         // Serializing texts and numbers into memory cannot fail.
         let _ = serde_json::to_writer(&mut *self.0, value);

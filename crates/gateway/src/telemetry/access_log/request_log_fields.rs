@@ -1,8 +1,8 @@
 //! The fields that the lines at the start and at the end of a request share. They are known once the request
 //! body has been read.
 
-use super::fields::write_field;
-use super::json_object::{JsonObject, known, member};
+use super::fields::{fields, write_field};
+use super::json_object::{JsonObject, members};
 use std::fmt;
 use tokenweir_protocol::trace_context::TraceContext;
 use tokenweir_request::record::{RequestIdentity, RequestRecord};
@@ -16,36 +16,29 @@ pub(super) fn write_json(json: &mut JsonObject<'_>, record: &RequestRecord) {
         conversation,
     } = &options.identity;
     let tier = record.tier.as_str();
-    member!(
-        json,
-        "ts",
-        humantime::format_rfc3339_millis(record.started).to_string()
-    );
-    member!(json, "request_id", record.request_id.as_str());
-    known!(
-        json,
-        "trace_id",
-        record.trace.as_ref().map(TraceContext::id_text)
-    );
-    member!(json, "client", record.client);
-    member!(json, "method", record.method);
-    member!(json, "route", route(record));
-    member!(json, "model", record.model.name());
-    known!(json, "requested_model", record.notes.requested_model());
-    known!(json, "tier", Some(tier).filter(|tier| !tier.is_empty()));
-    if let Some(principal) = &record.caller {
-        member!(json, "tenant", *principal.tenant);
+    let caller = record.caller.as_ref();
+    members!(json, {
+        "ts": humantime::format_rfc3339_millis(record.started).to_string(),
+        "request_id": record.request_id.as_str(),
+        "trace_id" ? record.trace.as_ref().map(TraceContext::id_text),
+        "client": record.client,
+        "method": record.method,
+        "route": route(record),
+        "model": record.model.name(),
+        "requested_model" ? record.notes.requested_model(),
+        "tier" ? Some(tier).filter(|tier| !tier.is_empty()),
+        "tenant" ? caller.map(|principal| &*principal.tenant),
         // The name of the API key. The log never contains the key itself.
-        member!(json, "key", *principal.key);
-    }
-    known!(json, "user", user.as_deref());
-    known!(json, "session", session.as_deref());
-    known!(json, "conversation", conversation.as_deref());
-    // The number of messages of a chat.
-    known!(json, "messages", options.messages);
-    known!(json, "max_tokens", options.max_tokens);
-    known!(json, "temperature", options.parameters.temperature);
-    member!(json, "bytes_in", record.bytes_in);
+        "key" ? caller.map(|principal| &*principal.key),
+        "user" ? user.as_deref(),
+        "session" ? session.as_deref(),
+        "conversation" ? conversation.as_deref(),
+        // The number of messages of a chat.
+        "messages" ? options.messages,
+        "max_tokens" ? options.max_tokens,
+        "temperature" ? options.parameters.temperature,
+        "bytes_in": record.bytes_in,
+    });
 }
 
 /// Writes the first fields of the text form of an access log line. `state`: the outcome of the request, or
@@ -63,10 +56,13 @@ pub(super) fn write_head(
         humantime::format_rfc3339_millis(record.started)
     )?;
     write!(f, "{} {}", record.method, route(record))?;
-    write_field(f, "model", Some(record.model.name()))?;
-    write_field(f, "requested_model", record.notes.requested_model())?;
-    write_field(f, "tenant", caller.map(|principal| &*principal.tenant))?;
-    write_field(f, "key", caller.map(|principal| &*principal.key))
+    fields!(f, {
+        "model": Some(record.model.name()),
+        "requested_model": record.notes.requested_model(),
+        "tenant": caller.map(|principal| &*principal.tenant),
+        "key": caller.map(|principal| &*principal.key),
+    });
+    Ok(())
 }
 
 /// Writes the session and the user of a request in the text form of an access log line.

@@ -1,8 +1,8 @@
 //! The access log line at the start of a request. It has the fields that are known once the request body has
 //! been read. The line at the end of the request uses the same field names.
 
-use super::fields::write_field;
-use super::json_object::{JsonObject, LogLine, member};
+use super::fields::{fields, write_field};
+use super::json_object::{JsonObject, LogLine, members};
 use super::request_log_fields;
 use std::fmt::{self, Display};
 use tokenweir_request::record::RequestRecord;
@@ -17,8 +17,7 @@ const START_EVENT: &str = "start";
 impl LogLine for StartLine<'_> {
     fn write_json(&self, json: &mut JsonObject<'_>) {
         request_log_fields::write_json(json, self.0);
-        member!(json, "event", START_EVENT);
-        member!(json, "stream", self.0.options.stream);
+        members!(json, { "event": START_EVENT, "stream": self.0.options.stream });
     }
 }
 
@@ -28,9 +27,11 @@ impl Display for StartLine<'_> {
         let options = &self.0.options;
         request_log_fields::write_head(f, self.0, "---", START_EVENT)?;
         request_log_fields::write_session(f, self.0)?;
-        write_field(f, "stream", Some(options.stream))?;
-        write_field(f, "messages", options.messages)?;
-        write_field(f, "max_tokens", options.max_tokens)?;
+        fields!(f, {
+            "stream": Some(options.stream),
+            "messages": options.messages,
+            "max_tokens": options.max_tokens,
+        });
         request_log_fields::write_ids(f, self.0)
     }
 }

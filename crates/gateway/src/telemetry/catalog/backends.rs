@@ -1,10 +1,7 @@
 //! Metrics of backends: attempts, scrapes of their metrics pages, the load that their engines report,
 //! stalls of streams, and verdicts of the diagnosis.
 
-use crate::metric::{
-    MetricDescriptor, MetricLabel, MetricSource, SCRAPE_DURATION_METRIC, SCRAPE_ERRORS_METRIC,
-    or_nan,
-};
+use crate::metric::prelude::*;
 use tokenweir_engine::engine_metrics::{ENGINE_METRICS, ScrapeError};
 use tokenweir_request::record::Attempt;
 use tokenweir_routing::resilience::{Availability, FailureKind};
@@ -15,134 +12,125 @@ const SCRAPE_DURATION_BOUNDS: &[f64] = &[
 ];
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::new(
+    row(
         "tokenweir_attempts_total",
         "Attempts to serve a request on a backend, by result.",
-        &[
-            MetricLabel::BACKEND,
-            MetricLabel::fixed("result", attempt_results),
-        ],
-        MetricSource::Record(|record, emit| {
+        &[BACKEND, computed("result", attempt_results)],
+        Record(|record, emit| {
             for attempt in &record.attempts {
                 emit(&[attempt.backend.as_str(), attempt_result(attempt)], 1.0);
             }
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_routing_decisions_total",
         "Routing decisions, by chosen backend and deciding reason.",
-        &[MetricLabel::BACKEND, DECISION_REASON],
-        MetricSource::RecordValue(|_| Some(1.0)),
+        &[BACKEND, DECISION_REASON],
+        RecordValue(|_| Some(1.0)),
     ),
-    MetricDescriptor::histogram(
+    histogram(
         SCRAPE_DURATION_METRIC,
         "Duration of one scrape of a backend's metrics page.",
         SCRAPE_DURATION_BOUNDS,
-        &[MetricLabel::BACKEND],
-        MetricSource::Recorded,
+        &[BACKEND],
+        Recorded,
     ),
-    MetricDescriptor::new(
+    row(
         SCRAPE_ERRORS_METRIC,
         "Scrapes of backend metrics that failed, by kind of error.",
-        &[
-            MetricLabel::BACKEND,
-            MetricLabel::fixed("kind", || ScrapeError::NAMES.to_vec()),
-        ],
-        MetricSource::Recorded,
+        &[BACKEND, fixed("kind", ScrapeError::NAMES)],
+        Recorded,
     ),
-    MetricDescriptor::value(
+    value(
         "tokenweir_requests_in_flight",
         "Requests in progress.",
         |status| Some(status.requests_in_flight as f64),
     ),
-    MetricDescriptor::value(
+    value(
         "tokenweir_ready",
         "1 while at least one backend can be used and the gateway is not shutting down.",
         |status| Some(f64::from(status.ready)),
     ),
-    MetricDescriptor::of_backend(
+    of_backend(
         "tokenweir_backend_up",
         "1 if the backend may receive requests now. tokenweir_backend_state gives the reason if not.",
         |backend| Some(f64::from(backend.facts.up)),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_backend_state",
         "1 for the current state of the backend, 0 for the other states.",
-        &[
-            MetricLabel::BACKEND,
-            MetricLabel::fixed("state", || Availability::NAMES.to_vec()),
-        ],
-        MetricSource::BackendValues(|backend, emit| {
+        &[BACKEND, fixed("state", Availability::NAMES)],
+        BackendValues(|backend, emit| {
             for state in Availability::NAMES {
                 emit(&[state], Some(f64::from(backend.facts.state == *state)));
             }
         }),
     ),
-    MetricDescriptor::value(
+    value(
         "tokenweir_panic_mode",
         "1 while so many backends of a model are ejected that ejections are ignored.",
         |status| Some(f64::from(status.panic_mode)),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_model_queue_requests",
         "Requests waiting in the admission queue now, because the backends of the model are full or none is available.",
-        &[MetricLabel::MODEL],
-        MetricSource::Status(|status, emit| {
+        &[MODEL],
+        Status(|status, emit| {
             for queue in &status.model_queues {
                 emit(&[&queue.model], queue.waiting as f64);
             }
         }),
     ),
-    MetricDescriptor::of_backend_or_leaving(
+    of_backend_or_leaving(
         "tokenweir_backend_requests_in_flight",
         "Requests of this gateway in progress on the backend.",
         |backend| Some(f64::from(backend.facts.in_flight)),
     ),
-    MetricDescriptor::of_backend_or_leaving(
+    of_backend_or_leaving(
         "tokenweir_streams_stalled",
         "Open streams of the backend without output for longer than the stall threshold.",
         |backend| Some(f64::from(backend.facts.stalled)),
     ),
-    MetricDescriptor::of_backend_or_leaving(
+    of_backend_or_leaving(
         "tokenweir_stalls_total",
         "Stalls of streams of the backend.",
         |backend| Some(backend.stalls as f64),
     ),
-    MetricDescriptor::of_backend(
+    of_backend(
         "tokenweir_backend_kv_usage_ratio",
         "Share of the backend's KV cache in use. NaN: not reported.",
         |backend| or_nan(backend.facts.kv_usage),
     ),
-    MetricDescriptor::of_backend(
+    of_backend(
         "tokenweir_backend_waiting_requests",
         "Requests waiting in the backend's engine. NaN: not reported.",
         |backend| or_nan(backend.facts.waiting),
     ),
-    MetricDescriptor::of_backend(
+    of_backend(
         "tokenweir_backend_running_requests",
         "Requests running in the backend's engine. NaN: not reported.",
         |backend| or_nan(backend.facts.running),
     ),
-    MetricDescriptor::of_backend(
+    of_backend(
         "tokenweir_backend_preemptions_total",
         "Preemptions of running requests by the backend's engine. Absent: not reported.",
         |backend| backend.preemptions,
     ),
-    MetricDescriptor::of_backend(
+    of_backend(
         "tokenweir_backend_scrape_age_seconds",
         "Age of the backend's last successful scrape. NaN: no scrape has succeeded.",
         |backend| or_nan(backend.facts.scrape_age_seconds),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_backend_metric_available",
         "1 if the backend's metrics page has the metric.",
         &[
-            MetricLabel::BACKEND,
-            MetricLabel::fixed("metric", || {
+            BACKEND,
+            computed("metric", || {
                 ENGINE_METRICS.map(|metric| metric.name).to_vec()
             }),
         ],
-        MetricSource::BackendValues(|backend, emit| {
+        BackendValues(|backend, emit| {
             let metrics = &backend.metrics;
             for (names, value) in [(&metrics.available, 1.0), (&metrics.missing, 0.0)] {
                 for name in names {
@@ -154,9 +142,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
 ];
 
 /// The label with the reason of a routing decision.
-const DECISION_REASON: MetricLabel =
-    MetricLabel::fixed("reason", || tokenweir_routing::REASONS.to_vec())
-        .of_request(|record| Some(record.decision.as_ref()?.reason()));
+const DECISION_REASON: MetricLabel = fixed("reason", tokenweir_routing::REASONS)
+    .of_request(|record| Some(record.decision.as_ref()?.reason()));
 /// Returns all values of the label `result` that [`attempt_result`] can return.
 fn attempt_results() -> Vec<&'static str> {
     [

@@ -1,7 +1,7 @@
 //! The catalogue of the core's metrics: name, help text, kind and labels of each metric, and how its values are
 //! read. The rows of an option are in the option's folder.
 //!
-//! `tokenweir generate metrics-reference` prints the metrics reference from the catalogue. A counter whose
+//! `tokenweir generate metrics` prints the catalogue, of which the metrics reference is made. A counter whose
 //! label values are all known at the start has series with the value 0 from the start. The exception is a
 //! counter with the label `backend` and a further label.
 

@@ -1,6 +1,6 @@
 //! Metrics of requests: counts, terminations, rejections, queue waits and model refusals.
 
-use crate::metric::{MetricDescriptor, MetricLabel, MetricSource, seconds};
+use crate::metric::prelude::*;
 use tokenweir_protocol::openai::{Api, FinishReason, Usage};
 use tokenweir_request::error;
 use tokenweir_request::record::{
@@ -50,50 +50,46 @@ const RATIO_BOUNDS: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99
 /// The operation of an inference request ([`Api::operation`]), with the label name of the OpenTelemetry
 /// conventions. Only `chat` has series from the start, because most models have no other operation. The series
 /// of other operations are created at their first request.
-pub(super) const GEN_AI_OPERATION: MetricLabel = MetricLabel::variable(
+pub(super) const GEN_AI_OPERATION: MetricLabel = variable(
     "gen_ai_operation_name",
     |_| vec![Api::Chat.operation().to_owned()],
-    || {
-        let mut operations = Api::ALL
-            .map(|api| format!("`{}`", api.operation()))
-            .to_vec();
-        operations.sort_unstable();
-        operations.dedup();
-        format!(
-            "{}; all but `chat` get their series with the first request",
-            operations.join(" ")
-        )
-    },
+    "",
 )
+.described_by(|| {
+    let mut operations = Api::ALL
+        .map(|api| format!("`{}`", api.operation()))
+        .to_vec();
+    operations.sort_unstable();
+    operations.dedup();
+    format!(
+        "{}; all but `chat` get their series with the first request",
+        operations.join(" ")
+    )
+})
 .of_request(|record| record.api.map(Api::operation));
 /// The error type of a request: [`RequestRecord::error_type`].
-const ERROR_TYPE: MetricLabel = MetricLabel::variable(
+const ERROR_TYPE: MetricLabel = variable(
     "error_type",
     |_| vec![String::new()],
-    || {
-        "empty on success, `cancelled` for a client that disconnected, else the failure, or `_OTHER`"
-            .to_owned()
-    },
+    "empty on success, `cancelled` for a client that disconnected, else the failure, or `_OTHER`",
 )
 .of_request(|record| Some(record.error_type_label()));
 /// The outcome label of the request duration. Only `ok` has series from the start, because a
 /// histogram has many series for each label value.
-const DURATION_OUTCOME: MetricLabel = MetricLabel::variable(
-    MetricLabel::OUTCOME.name,
-    |_| vec![Outcome::Ok.as_str().to_owned()],
-    || MetricLabel::OUTCOME.description(),
-)
-.of_request(|record| Some(record.outcome.as_str()));
+const DURATION_OUTCOME: MetricLabel =
+    variable(OUTCOME.name, |_| vec![Outcome::Ok.as_str().to_owned()], "")
+        .described_by(|| OUTCOME.description())
+        .of_request(|record| Some(record.outcome.as_str()));
 /// The HTTP status that the client received: [`RequestRecord::status_code`].
-const STATUS_CODE: MetricLabel = MetricLabel::variable(
+const STATUS_CODE: MetricLabel = variable(
     "http_response_status_code",
     |_| vec!["200".to_owned()],
-    || "an HTTP status that inference servers usually send, or `_OTHER`".to_owned(),
+    "an HTTP status that inference servers usually send, or `_OTHER`",
 )
 .of_request(RequestRecord::status_code);
 /// The operation of a request: [`Api::operation`], or `none` for a request that is not an inference
 /// request.
-const OPERATION: MetricLabel = MetricLabel::fixed("operation", || {
+const OPERATION: MetricLabel = computed("operation", || {
     let mut operations = Api::ALL.map(Api::operation).to_vec();
     operations.push("none");
     operations.sort_unstable();
@@ -101,67 +97,40 @@ const OPERATION: MetricLabel = MetricLabel::fixed("operation", || {
     operations
 })
 .of_request(|record| Some(record.api.map_or("none", Api::operation)));
-const SLOW_CAUSE: MetricLabel = MetricLabel::fixed("cause", || SlowCause::NAMES.to_vec())
-    .of_request(|record| record.slow.map(SlowCause::as_str));
+const SLOW_CAUSE: MetricLabel =
+    fixed("cause", SlowCause::NAMES).of_request(|record| record.slow.map(SlowCause::as_str));
 /// The label with the class of a request in the admission queue.
-const QUEUE_CLASS: MetricLabel = MetricLabel::variable(
+const QUEUE_CLASS: MetricLabel = variable(
     "class",
     |known| [&[DEFAULT_CLASS.to_owned()], known.tiers.as_slice()].concat(),
-    || "a tier of `admission.classes`, or `default`".to_owned(),
+    "a tier of `admission.classes`, or `default`",
 );
-/// A function that reads the value of one label from a request, and returns whether the label's known values
-/// lack this value.
-type IsUnknown = fn(&RequestRecord) -> bool;
-
-/// The labels with an overflow value, such as `_other`, each with a function that returns whether the overflow
-/// value counts the request.
-const OVERFLOWS: [(&str, IsUnknown); 5] = [
-    (MetricLabel::MODEL.name, |record| {
-        record.api.is_some() && !record.model.is_label_value()
-    }),
-    (MetricLabel::TIER.name, |record| record.tier == Tier::Other),
-    ("reason", |record| {
-        record
-            .observed
-            .finish_reasons
-            .contains(&Some(FinishReason::Other))
-    }),
-    (ERROR_TYPE.name, |record| {
-        record.error_type() == Some("_OTHER")
-    }),
-    ("tenant", |record| {
-        record
-            .caller
-            .as_ref()
-            .is_some_and(|caller| !caller.is_tenant_label)
-    }),
-];
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::histogram(
+    histogram(
         "gen_ai_server_request_duration_seconds",
         "Inference requests: time from the request head to the end of the exchange. Successes have the outcome ok and an empty error_type.",
         DURATION_BOUNDS,
         &[
-            MetricLabel::MODEL,
-            MetricLabel::BACKEND,
+            MODEL,
+            BACKEND,
             GEN_AI_OPERATION,
             DURATION_OUTCOME,
             ERROR_TYPE,
-            MetricLabel::TIER,
+            TIER,
         ],
-        MetricSource::RecordValue(|record| Some(record.duration().as_secs_f64())),
+        RecordValue(|record| Some(record.duration().as_secs_f64())),
     ),
-    MetricDescriptor::histogram(
+    histogram(
         "gen_ai_client_token_usage",
         "Tokens per inference request. Not with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         TOKEN_USAGE_BOUNDS,
         &[
-            MetricLabel::MODEL,
+            MODEL,
             GEN_AI_OPERATION,
-            MetricLabel::fixed("gen_ai_token_type", || vec!["input", "output"]),
+            fixed("gen_ai_token_type", &["input", "output"]),
         ],
-        MetricSource::Record(|record, emit| {
+        Record(|record, emit| {
             let Some(api) = record.api else { return };
             let Usage { input, output, .. } = record.final_token_counts();
             for (kind, count) in [("input", input), ("output", output)] {
@@ -174,182 +143,185 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_http_responses_total",
         "Responses to clients, by HTTP status.",
-        &[MetricLabel::MODEL, STATUS_CODE],
-        MetricSource::RecordValue(|_| Some(1.0)),
+        &[MODEL, STATUS_CODE],
+        RecordValue(|_| Some(1.0)),
     ),
-    MetricDescriptor::value(
+    value(
         "tokenweir_oldest_request_age_seconds",
         "Age of the request that has been in progress longest. 0: no request.",
         |status| Some(status.oldest_request_age_seconds),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_requests_total",
         "Requests, by outcome.",
-        &[
-            MetricLabel::MODEL,
-            OPERATION,
-            MetricLabel::OUTCOME,
-            MetricLabel::TIER,
-        ],
-        MetricSource::RecordValue(|_| Some(1.0)),
+        &[MODEL, OPERATION, OUTCOME, TIER],
+        RecordValue(|_| Some(1.0)),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_request_terminations_total",
         "Requests, by how they ended and by the side that closed first.",
         &[
-            MetricLabel::fixed("termination", || TerminationReason::NAMES.to_vec()),
-            MetricLabel::fixed("closed_by", || TerminationInitiator::NAMES.to_vec()),
+            fixed("termination", TerminationReason::NAMES),
+            fixed("closed_by", TerminationInitiator::NAMES),
         ],
-        MetricSource::Record(|record, emit| {
+        Record(|record, emit| {
             emit(&[record.ending(), record.end.initiator().as_str()], 1.0);
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_finish_reasons_total",
         "Choices of responses, by the finish reason that the engine reported.",
-        &[
-            MetricLabel::MODEL,
-            MetricLabel::fixed("reason", || FinishReason::NAMES.to_vec()),
-        ],
-        MetricSource::Record(|record, emit| {
+        &[MODEL, fixed("reason", FinishReason::NAMES)],
+        Record(|record, emit| {
             for finish in record.observed.finish_reasons.iter().flatten() {
                 emit(&[record.model.as_str(), finish.as_str()], 1.0);
             }
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_client_disconnects_total",
         "Clients that disconnected before the response was complete, by the phase of the request.",
-        &[MetricLabel::fixed("phase", || {
-            RequestRecord::UNFINISHED_PHASES.to_vec()
-        })],
-        MetricSource::RecordEvent(|record| {
-            (record.outcome == Outcome::Cancelled).then(|| record.phase())
-        }),
+        &[fixed("phase", &RequestRecord::UNFINISHED_PHASES)],
+        RecordEvent(|record| (record.outcome == Outcome::Cancelled).then(|| record.phase())),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_requests_rejected_total",
         "Requests that the gateway answered with an error of its own, by reason.",
-        &[MetricLabel::fixed("reason", || error::REASONS.to_vec())],
-        MetricSource::RecordEvent(|record| record.refusal),
+        &[fixed("reason", error::REASONS)],
+        RecordEvent(|record| record.refusal),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_requests_shed_total",
         "Rejected requests for which every backend was full.",
-        &[MetricLabel::fixed("reason", || {
-            error::SHED_REASONS.to_vec()
-        })],
-        MetricSource::RecordEvent(|record| {
+        &[fixed("reason", error::SHED_REASONS)],
+        RecordEvent(|record| {
             record
                 .refusal
                 .filter(|reason| error::SHED_REASONS.contains(reason))
         }),
     ),
-    MetricDescriptor::histogram(
+    histogram(
         "tokenweir_queue_wait_seconds",
         "Time in the admission queue of requests that had to wait.",
         QUEUE_WAIT_BOUNDS,
-        &[MetricLabel::TIER],
-        MetricSource::RecordValue(|record| seconds(record.gateway_queue_wait())),
+        &[TIER],
+        RecordValue(|record| seconds(record.gateway_queue_wait())),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_backend_queue_wait_seconds_total",
         "Time in the admission queue of requests that were then sent to the backend.",
-        &[MetricLabel::BACKEND],
-        MetricSource::RecordValue(|record| seconds(record.gateway_queue_wait())),
+        &[BACKEND],
+        RecordValue(|record| seconds(record.gateway_queue_wait())),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_queue_requests",
         "Requests waiting in the admission queue now.",
         &[QUEUE_CLASS],
-        MetricSource::Status(|status, emit| {
+        Status(|status, emit| {
             for queue in &status.queue {
                 emit(&[&queue.class], queue.waiting as f64);
             }
         }),
     ),
-    MetricDescriptor::histogram(
+    histogram(
         "tokenweir_backend_wait_seconds",
         "Time that requests waited in the admission queue while no backend could serve their model, whether they got a backend or not.",
         QUEUE_WAIT_BOUNDS,
-        &[MetricLabel::MODEL],
-        MetricSource::RecordValue(|record| seconds(record.backend_wait())),
+        &[MODEL],
+        RecordValue(|record| seconds(record.backend_wait())),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_slow_requests_total",
         "Slow requests, by the cause that took most of their time.",
-        &[MetricLabel::MODEL, SLOW_CAUSE],
-        MetricSource::RecordValue(|_| Some(1.0)),
+        &[MODEL, SLOW_CAUSE],
+        RecordValue(|_| Some(1.0)),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_refusal_phrases_total",
         "Responses with a phrase that the configuration lists as a refusal.",
-        &[MetricLabel::MODEL],
-        MetricSource::RecordValue(|record| record.observed.has_refusal_phrase.then_some(1.0)),
+        &[MODEL],
+        RecordValue(|record| record.observed.has_refusal_phrase.then_some(1.0)),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_model_refusals_total",
         "Responses in which the model declined.",
-        &[MetricLabel::MODEL],
-        MetricSource::RecordValue(|record| record.is_model_refusal().then_some(1.0)),
+        &[MODEL],
+        RecordValue(|record| record.is_model_refusal().then_some(1.0)),
     ),
-    MetricDescriptor::histogram(
+    histogram(
         "tokenweir_max_tokens_utilization_ratio",
         "Output tokens / max_tokens of the request. At 1 the output was cut.",
         RATIO_BOUNDS,
-        &[MetricLabel::MODEL],
-        MetricSource::RecordValue(RequestRecord::max_tokens_utilization),
+        &[MODEL],
+        RecordValue(RequestRecord::max_tokens_utilization),
     ),
-    MetricDescriptor::histogram(
+    histogram(
         "tokenweir_gateway_overhead_seconds",
         "Time from the end of the request body until the request is sent, without queue and failed attempts.",
         OVERHEAD_BOUNDS,
         &[],
-        MetricSource::RecordValue(|record| {
+        RecordValue(|record| {
             let gateway = record.phases().get(RequestPhase::Gateway);
             seconds(gateway.map(|span| span.took))
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_uninspected_responses_total",
         "Responses whose content could not be read in full. Their bytes were forwarded unchanged.",
-        &[MetricLabel::fixed("reason", || {
-            UninspectedReason::NAMES.to_vec()
-        })],
-        MetricSource::RecordEvent(|record| {
+        &[fixed("reason", UninspectedReason::NAMES)],
+        RecordEvent(|record| {
             record
                 .observed
                 .uninspected_reason
                 .map(UninspectedReason::as_str)
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_label_overflow_total",
         "Requests with a value unknown to a label. They are counted under _other, other or _OTHER.",
-        &[MetricLabel::fixed("label", || {
-            OVERFLOWS.map(|(label, _)| label).to_vec()
-        })],
-        MetricSource::Record(|record, emit| {
-            for (label, is_unknown) in OVERFLOWS {
-                if is_unknown(record) {
+        &[fixed(
+            "label",
+            &[MODEL.name, TIER.name, "reason", ERROR_TYPE.name, "tenant"],
+        )],
+        Record(|record, emit| {
+            let finish_reasons = &record.observed.finish_reasons;
+            let caller = record.caller.as_ref();
+            let overflows = [
+                (
+                    MODEL.name,
+                    record.api.is_some() && !record.model.is_label_value(),
+                ),
+                (TIER.name, record.tier == Tier::Other),
+                (
+                    "reason",
+                    finish_reasons.contains(&Some(FinishReason::Other)),
+                ),
+                (ERROR_TYPE.name, record.error_type() == Some("_OTHER")),
+                (
+                    "tenant",
+                    caller.is_some_and(|caller| !caller.is_tenant_label),
+                ),
+            ];
+            for (label, is_unknown) in overflows {
+                if is_unknown {
                     emit(&[label], 1.0);
                 }
             }
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_request_body_bytes_total",
         "Bytes of request bodies read from clients.",
         &[],
-        MetricSource::RecordValue(|record| Some(record.bytes_in as f64)),
+        RecordValue(|record| Some(record.bytes_in as f64)),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_response_body_bytes_total",
         "Bytes of response bodies written to clients.",
         &[],
-        MetricSource::RecordValue(|record| Some(record.bytes_out as f64)),
+        RecordValue(|record| Some(record.bytes_out as f64)),
     ),
 ];

@@ -1,15 +1,15 @@
 //! Metrics of failures: failovers, circuit breakers and ejections.
 
-use crate::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use crate::metric::prelude::*;
 use tokenweir_request::record::{FailoverDenialReason, Outcome, RequestRecord};
 use tokenweir_routing::resilience::BreakerState;
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::new(
+    row(
         "tokenweir_failovers_total",
         "Requests that were retried on another backend, by result.",
-        &[MetricLabel::fixed("result", || vec!["succeeded", "failed"])],
-        MetricSource::RecordEvent(|record| {
+        &[fixed("result", &["succeeded", "failed"])],
+        RecordEvent(|record| {
             let is_success = match record.outcome {
                 Outcome::UpstreamError | Outcome::Rejected | Outcome::Timeout => false,
                 outcome => record.timings.first_output.is_some() || !outcome.is_backend_failure(),
@@ -17,22 +17,17 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             has_failed_over(record).then_some(if is_success { "succeeded" } else { "failed" })
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_failovers_denied_total",
         "Failed requests that were not retried on another backend, by reason.",
-        &[MetricLabel::fixed("reason", || {
-            FailoverDenialReason::NAMES.to_vec()
-        })],
-        MetricSource::RecordEvent(|record| record.not_retried.map(FailoverDenialReason::as_str)),
+        &[fixed("reason", FailoverDenialReason::NAMES)],
+        RecordEvent(|record| record.not_retried.map(FailoverDenialReason::as_str)),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_backend_breaker_state",
         "1 for the current state of the backend's circuit breaker, 0 for the other states.",
-        &[
-            MetricLabel::BACKEND,
-            MetricLabel::fixed("state", || BreakerState::NAMES.to_vec()),
-        ],
-        MetricSource::Status(|status, emit| {
+        &[BACKEND, fixed("state", BreakerState::NAMES)],
+        Status(|status, emit| {
             for backend in &status.backends {
                 for state in BreakerState::NAMES {
                     emit(
@@ -43,7 +38,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     ),
-    MetricDescriptor::of_backend(
+    of_backend(
         "tokenweir_backend_ejections_total",
         "Ejections of the backend by its circuit breaker.",
         |backend| Some(backend.ejections as f64),

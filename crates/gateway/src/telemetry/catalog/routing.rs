@@ -1,6 +1,6 @@
 //! Metrics of routing: accuracy of the predictions, and estimates of backends.
 
-use crate::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use crate::metric::prelude::*;
 use tokenweir_routing::PolicyKind;
 
 /// Bucket bounds of the absolute error of a predicted time to first output, in seconds.
@@ -11,78 +11,78 @@ const PREDICTION_ERROR_BOUNDS: &[f64] = &[
 const PREDICTION_RATIO_BOUNDS: &[f64] = &[0.1, 0.25, 0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 2.0, 4.0, 10.0];
 
 /// The label with the name of a routing policy: [`PolicyKind::as_str`].
-const POLICY: MetricLabel = MetricLabel::fixed("policy", || PolicyKind::NAMES.to_vec());
+const POLICY: MetricLabel = fixed("policy", PolicyKind::NAMES);
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::histogram(
+    histogram(
         "tokenweir_routing_prediction_error_seconds",
         "Streams: absolute difference between actual and predicted time from sending to the first output.",
         PREDICTION_ERROR_BOUNDS,
-        &[MetricLabel::BACKEND],
-        MetricSource::FirstOutput(|record| {
+        &[BACKEND],
+        FirstOutput(|record| {
             let (actual, predicted) = record.actual_and_predicted_ttft()?;
             Some((actual - predicted).abs())
         }),
     ),
-    MetricDescriptor::histogram(
+    histogram(
         "tokenweir_routing_prediction_ratio",
         "Streams: actual / predicted time from sending to the first output.",
         PREDICTION_RATIO_BOUNDS,
-        &[MetricLabel::BACKEND],
-        MetricSource::FirstOutput(|record| {
+        &[BACKEND],
+        FirstOutput(|record| {
             let (actual, predicted) = record.actual_and_predicted_ttft()?;
             (predicted > 0.0).then_some(actual / predicted)
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_cached_tokens_predicted_total",
         "Prompt tokens predicted to be cached, for responses that report their cached tokens.",
-        &[MetricLabel::BACKEND],
-        MetricSource::RecordValue(|record| {
+        &[BACKEND],
+        RecordValue(|record| {
             let (_, predicted) = record.reported_and_predicted_cached_tokens()?;
             Some(predicted.max(0.0))
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_cached_tokens_reported_total",
         "Prompt tokens that the engine reported as cached, for responses with a predicted number.",
-        &[MetricLabel::BACKEND],
-        MetricSource::RecordValue(|record| {
+        &[BACKEND],
+        RecordValue(|record| {
             let (reported, _) = record.reported_and_predicted_cached_tokens()?;
             Some(reported as f64)
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_prefix_cache_regret_tokens_total",
         "Prompt tokens that the pick of the policy had to compute although another candidate probably had them cached.",
         &[POLICY],
-        MetricSource::Record(|record, emit| {
+        Record(|record, emit| {
             if let Some(decision) = &record.decision {
                 emit(&[decision.policy()], decision.cache_regret());
             }
         }),
     ),
-    MetricDescriptor::of_backend(
+    of_backend(
         "tokenweir_backend_load_freshness_ratio",
         "Weight of the last scraped load in predictions, 0 to 1.",
         |backend| Some(backend.learned.freshness),
     ),
-    MetricDescriptor::of_backend(
+    of_backend(
         "tokenweir_backend_prefill_tokens_per_second",
         "Prompt tokens that the backend computes per second, learned from its times to first output.",
         |backend| Some(backend.learned.prefill_tokens_per_second),
     ),
-    MetricDescriptor::of_backend(
+    of_backend(
         "tokenweir_backend_prefill_backlog_tokens",
         "Predicted prompt tokens that the backend must compute before those of a new request.",
         |backend| Some(backend.learned.prefill_backlog_tokens),
     ),
-    MetricDescriptor::of_backend(
+    of_backend(
         "tokenweir_backend_prefix_retention_ratio",
         "Share of the backend's KV cache assumed to hold prefixes of past requests.",
         |backend| Some(backend.learned.prefix_retention),
     ),
-    MetricDescriptor::value(
+    value(
         "tokenweir_prefix_index_bytes",
         "Memory of the prefix indexes of all backends.",
         |status| {

@@ -2,7 +2,7 @@
 //! and the write stall metric also cover other responses.
 
 use super::requests::{DURATION_BOUNDS, GEN_AI_OPERATION, TOKEN_USAGE_BOUNDS};
-use crate::metric::{MetricDescriptor, MetricLabel, MetricSource, seconds};
+use crate::metric::prelude::*;
 use tokenweir_protocol::histogram::{BucketLayout, ChunkTransit, OutputGap, TokenCount};
 use tokenweir_protocol::openai::Usage;
 use tokenweir_request::record::{Outcome, RequestPhase, UsageEventOutcome, UsageSource};
@@ -21,47 +21,40 @@ const PHASE_BOUNDS: &[f64] = &[
 ];
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::histogram(
+    histogram(
         "gen_ai_server_time_to_first_token_seconds",
         "Streams: time from the request head to the first generated output, in any channel.",
         TTFT_BOUNDS,
-        &[MetricLabel::MODEL, MetricLabel::BACKEND, MetricLabel::TIER],
-        MetricSource::FirstOutput(|record| seconds(record.ttft())),
+        &[MODEL, BACKEND, TIER],
+        FirstOutput(|record| seconds(record.ttft())),
     ),
-    MetricDescriptor::histogram(
+    histogram(
         "tokenweir_time_to_response_headers_seconds",
         "Streams: time from the request head to the head of the response.",
         TTFT_BOUNDS,
-        &[MetricLabel::MODEL],
-        MetricSource::RecordValue(|record| seconds(record.stream_time_to(record.timings.headers))),
+        &[MODEL],
+        RecordValue(|record| seconds(record.stream_time_to(record.timings.headers))),
     ),
-    MetricDescriptor::histogram(
+    histogram(
         "tokenweir_time_to_first_event_seconds",
         "Streams: time from the request head to the first event of any kind.",
         TTFT_BOUNDS,
-        &[MetricLabel::MODEL],
-        MetricSource::RecordValue(|record| {
-            seconds(record.stream_time_to(record.timings.first_event))
-        }),
+        &[MODEL],
+        RecordValue(|record| seconds(record.stream_time_to(record.timings.first_event))),
     ),
-    MetricDescriptor::histogram(
+    histogram(
         "tokenweir_time_to_first_answer_seconds",
         "Streams: time from the request head to the first output that is not reasoning.",
         TTFT_BOUNDS,
-        &[MetricLabel::MODEL],
-        MetricSource::RecordValue(|record| {
-            seconds(record.stream_time_to(record.timings.first_answer))
-        }),
+        &[MODEL],
+        RecordValue(|record| seconds(record.stream_time_to(record.timings.first_answer))),
     ),
-    MetricDescriptor::histogram(
+    histogram(
         "tokenweir_time_to_first_channel_output_seconds",
         "Streams: time from the request head to the first reasoning, answer text or tool call.",
         TTFT_BOUNDS,
-        &[
-            MetricLabel::MODEL,
-            MetricLabel::fixed("channel", || vec!["reasoning", "text", "tool_call"]),
-        ],
-        MetricSource::Record(|record, emit| {
+        &[MODEL, fixed("channel", &["reasoning", "text", "tool_call"])],
+        Record(|record, emit| {
             let timings = &record.timings;
             for (channel, first) in [
                 ("reasoning", timings.first_reasoning),
@@ -74,63 +67,63 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     ),
-    MetricDescriptor::histogram(
+    histogram(
         "gen_ai_server_time_per_output_token_seconds",
         "Streams with an exact token count: (last output - first token) / (output tokens - 1).",
         OutputGap::BOUNDS,
-        &[MetricLabel::MODEL, MetricLabel::BACKEND],
-        MetricSource::RecordValue(|record| seconds(record.tpot())),
+        &[MODEL, BACKEND],
+        RecordValue(|record| seconds(record.tpot())),
     ),
-    MetricDescriptor::histogram(
+    histogram(
         "tokenweir_inter_chunk_latency_seconds",
         "Time from one event with output to the next of the same choice.",
         OutputGap::BOUNDS,
-        &[MetricLabel::MODEL, MetricLabel::BACKEND],
-        MetricSource::RecordHistogram(|record| record.observed.inter_chunk_latency.snapshot()),
+        &[MODEL, BACKEND],
+        RecordHistogram(|record| record.observed.inter_chunk_latency.snapshot()),
     ),
-    MetricDescriptor::histogram(
+    histogram(
         "tokenweir_inter_token_latency_seconds",
         "Time from one event with output to the next, divided by the tokens of the later event. Only events with a known number.",
         OutputGap::BOUNDS,
-        &[MetricLabel::MODEL, MetricLabel::BACKEND],
-        MetricSource::RecordHistogram(|record| record.observed.inter_token_latency.snapshot()),
+        &[MODEL, BACKEND],
+        RecordHistogram(|record| record.observed.inter_token_latency.snapshot()),
     ),
-    MetricDescriptor::histogram(
+    histogram(
         "tokenweir_chunk_tokens",
         "Tokens per event with output, where their number is known. Above 1: speculative decoding or merged events.",
         TokenCount::BOUNDS,
-        &[MetricLabel::MODEL, MetricLabel::BACKEND],
-        MetricSource::RecordHistogram(|record| record.observed.chunk_tokens.snapshot()),
+        &[MODEL, BACKEND],
+        RecordHistogram(|record| record.observed.chunk_tokens.snapshot()),
     ),
-    MetricDescriptor::histogram(
+    histogram(
         "tokenweir_chunk_transit_seconds",
         "Streams over HTTP/1.1: time from reading bytes of the backend to writing them, unless the client delays it.",
         ChunkTransit::BOUNDS,
         &[],
-        MetricSource::RecordHistogram(|record| record.observed.chunk_transit.snapshot()),
+        RecordHistogram(|record| record.observed.chunk_transit.snapshot()),
     ),
-    MetricDescriptor::histogram(
+    histogram(
         "tokenweir_client_write_stall_seconds",
         "Time during which the client did not read a response that had data to send.",
         DURATION_BOUNDS,
-        &[MetricLabel::MODEL],
-        MetricSource::RecordValue(|record| {
+        &[MODEL],
+        RecordValue(|record| {
             record
                 .timings
                 .headers
                 .map(|_| record.observed.write_stall.as_secs_f64())
         }),
     ),
-    MetricDescriptor::histogram(
+    histogram(
         "tokenweir_phase_seconds",
         "Time of a stream, by phase. Source exact: reported by the backend.",
         PHASE_BOUNDS,
         &[
-            MetricLabel::BACKEND,
-            MetricLabel::fixed("phase", || RequestPhase::NAMES.to_vec()),
-            MetricLabel::fixed("source", || vec!["exact", "estimated"]),
+            BACKEND,
+            fixed("phase", RequestPhase::NAMES),
+            fixed("source", &["exact", "estimated"]),
         ],
-        MetricSource::Record(|record, emit| {
+        Record(|record, emit| {
             let Some(backend) = record.backend() else {
                 return;
             };
@@ -145,16 +138,16 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_tokens_total",
         "Tokens as counted by the engine. Cached tokens are part of the input, reasoning tokens part of the output.",
         &[
-            MetricLabel::MODEL,
-            MetricLabel::TOKEN_TYPE,
-            MetricLabel::fixed("source", || vec!["exact", "continuous"]),
-            MetricLabel::TIER,
+            MODEL,
+            TOKEN_TYPE,
+            fixed("source", &["exact", "continuous"]),
+            TIER,
         ],
-        MetricSource::Record(|record, emit| {
+        Record(|record, emit| {
             let is_final = record.observed.usage_source == UsageSource::Exact;
             let source = if is_final { "exact" } else { "continuous" };
             let Usage {
@@ -165,7 +158,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                 ..
             } = record.engine_token_counts();
             let counts = [input, output, cached, reasoning];
-            for (kind, count) in MetricLabel::TOKEN_TYPES.iter().zip(counts) {
+            for (kind, count) in TOKEN_TYPES.iter().zip(counts) {
                 if let Some(count) = count {
                     let labels = [record.model.as_str(), kind, source, record.tier.as_str()];
                     emit(&labels, count as f64);
@@ -177,49 +170,49 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "gen_ai_client_inference_operation_input_tokens",
         "Input tokens per inference request. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         TOKEN_USAGE_BOUNDS,
-        MetricSource::RecordValue(|record| as_value(record.final_token_counts().input)),
+        RecordValue(|record| as_value(record.final_token_counts().input)),
     ),
     tokens_of_conventions(
         "gen_ai_client_inference_operation_output_tokens",
         "Output tokens per inference request. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         TOKEN_USAGE_BOUNDS,
-        MetricSource::RecordValue(|record| as_value(record.final_token_counts().output)),
+        RecordValue(|record| as_value(record.final_token_counts().output)),
     ),
     tokens_of_conventions(
         "gen_ai_client_inference_usage_input_tokens_total",
         "Input tokens of inference requests. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         &[],
-        MetricSource::RecordValue(|record| as_value(record.final_token_counts().input)),
+        RecordValue(|record| as_value(record.final_token_counts().input)),
     ),
     tokens_of_conventions(
         "gen_ai_client_inference_usage_output_tokens_total",
         "Output tokens of inference requests. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         &[],
-        MetricSource::RecordValue(|record| as_value(record.final_token_counts().output)),
+        RecordValue(|record| as_value(record.final_token_counts().output)),
     ),
     tokens_of_conventions(
         "gen_ai_client_inference_usage_cache_read_input_tokens_total",
         "Input tokens that came from the prefix cache. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         &[],
-        MetricSource::RecordValue(|record| as_value(record.final_token_counts().cached)),
+        RecordValue(|record| as_value(record.final_token_counts().cached)),
     ),
     tokens_of_conventions(
         "gen_ai_client_inference_usage_cache_write_input_tokens_total",
         "Input tokens that were written to the prefix cache. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         &[],
-        MetricSource::RecordValue(|record| as_value(record.final_token_counts().cache_created)),
+        RecordValue(|record| as_value(record.final_token_counts().cache_created)),
     ),
     tokens_of_conventions(
         "gen_ai_client_inference_usage_reasoning_output_tokens_total",
         "Output tokens that are reasoning. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         &[],
-        MetricSource::RecordValue(|record| as_value(record.final_token_counts().reasoning)),
+        RecordValue(|record| as_value(record.final_token_counts().reasoning)),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_estimated_output_tokens_total",
         "Output tokens of responses without a token count, estimated from their events.",
-        &[MetricLabel::MODEL],
-        MetricSource::RecordValue(|record| {
+        &[MODEL],
+        RecordValue(|record| {
             let is_estimated = record.observed.usage_source == UsageSource::Estimated;
             if is_estimated {
                 as_value(record.output_tokens())
@@ -228,22 +221,22 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_wasted_tokens_total",
         "Tokens of responses that the client did not receive completely, and of prompts that a failover computed again.",
         &[
-            MetricLabel::MODEL,
-            MetricLabel::fixed("reason", || vec!["cancelled", "failed", "failover"]),
-            MetricLabel::fixed("type", || vec!["input", "output"]),
+            MODEL,
+            fixed("reason", &["cancelled", "failed", "failover"]),
+            fixed("type", &["input", "output"]),
             // The usage source `missing` is left out, because its tokens are not known and not counted.
-            MetricLabel::fixed("source", || {
+            computed("source", || {
                 let counted = UsageSource::ALL
                     .into_iter()
                     .filter(|it| *it != UsageSource::Missing);
                 counted.map(UsageSource::as_str).collect()
             }),
         ],
-        MetricSource::Record(|record, emit| {
+        Record(|record, emit| {
             let wasted = record.wasted_tokens();
             let is_cancelled = record.outcome == Outcome::Cancelled;
             let reason = if is_cancelled { "cancelled" } else { "failed" };
@@ -262,15 +255,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     ),
-    MetricDescriptor::new(
+    row(
         "tokenweir_usage_events_total",
         "Usage events that the gateway requested although the client did not, by result.",
-        &[MetricLabel::fixed("result", || {
-            UsageEventOutcome::NAMES.to_vec()
-        })],
-        MetricSource::RecordEvent(|record| {
-            record.observed.usage_event.map(UsageEventOutcome::as_str)
-        }),
+        &[fixed("result", UsageEventOutcome::NAMES)],
+        RecordEvent(|record| record.observed.usage_event.map(UsageEventOutcome::as_str)),
     ),
 ];
 
@@ -282,10 +271,10 @@ const fn tokens_of_conventions(
     bounds: &'static [f64],
     read: MetricSource,
 ) -> MetricDescriptor {
-    let labels = &[MetricLabel::MODEL, GEN_AI_OPERATION];
+    let labels = &[MODEL, GEN_AI_OPERATION];
     match bounds {
-        [] => MetricDescriptor::new(name, help, labels, read),
-        bounds => MetricDescriptor::histogram(name, help, bounds, labels, read),
+        [] => row(name, help, labels, read),
+        bounds => histogram(name, help, bounds, labels, read),
     }
 }
 

@@ -3,7 +3,7 @@
 //! A histogram with the label `backend` has up to 30 series for each backend and model, so most histograms have
 //! the label only at the level `full`.
 
-use crate::metric::{MetricDescriptor, MetricLabel};
+use crate::metric::{BACKEND, MetricDescriptor};
 use crate::telemetry::otel::Semconv;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -12,9 +12,7 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// How many series the gateway exports.
-    #[derive(
-        Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema,
-    )]
+    #[derive(Default, PartialOrd, Ord, Deserialize, JsonSchema)]
     #[serde(rename_all = "lowercase")]
     pub enum MetricsLevel {
         /// Rates, latencies of the fleet, objectives, load of backends.
@@ -94,11 +92,7 @@ impl MetricsLevel {
             return MetricDetail::Omitted;
         }
         let is_histogram = matches!(row.kind, MetricKind::Histogram(_));
-        let can_fold = is_histogram
-            && row
-                .labels
-                .iter()
-                .any(|label| label.name == MetricLabel::BACKEND.name);
+        let can_fold = is_histogram && row.labels.iter().any(|label| label.name == BACKEND.name);
         let folded = if can_fold {
             MetricDetail::WithoutBackend
         } else {

@@ -7,7 +7,6 @@ pub mod level;
 #[cfg(target_os = "linux")]
 mod process_metrics;
 pub mod prometheus;
-mod protobuf;
 mod retired_backends;
 pub(super) mod series;
 

@@ -5,12 +5,11 @@
 
 use super::buckets::BucketOverrides;
 use super::exemplar::Exemplar;
-use super::exposition::{ExpositionFormat, ExpositionWriter};
 use super::level::{MetricDetail, MetricsLevel};
 use super::retired_backends::RetiredBackends;
-use super::series::{FamilyValue, MetricFamily, SeriesWriter};
+use super::series::{MetricFamily, SeriesWriter};
 use crate::metric::{
-    KnownLabelValues, MetricDescriptor, MetricLabel, MetricSource, OBJECTIVE_RATIO_METRIC,
+    BACKEND, KnownLabelValues, MODEL, MetricDescriptor, MetricSource, OBJECTIVE_RATIO_METRIC,
 };
 use crate::status::StatusSnapshot;
 use crate::telemetry::catalog;
@@ -67,9 +66,6 @@ struct KnownLabelState {
     has_removed_models: bool,
 }
 
-/// Initial capacity of the buffer for a metrics page, sufficient for a few models and backends.
-pub(super) const INITIAL_PAGE_CAPACITY_BYTES: usize = 1 << 17;
-
 impl Prometheus {
     /// Creates the sink with the metrics of the core, the level `full` and no tiers.
     pub fn new(buckets: BucketOverrides, objectives: Vec<Objective>) -> Self {
@@ -96,7 +92,7 @@ impl Prometheus {
         let build_family = |row: &'static MetricDescriptor| {
             let folded_label = match level.detail(row, semconv) {
                 MetricDetail::Omitted => return None,
-                MetricDetail::WithoutBackend => Some(MetricLabel::BACKEND.name),
+                MetricDetail::WithoutBackend => Some(BACKEND.name),
                 MetricDetail::Complete => None,
             };
             Some(MetricFamily::new(row, buckets.bounds_of(row), folded_label))
@@ -170,7 +166,7 @@ impl Prometheus {
         if retired_backends.has_discarded {
             let is_known = |name: &str| known.backends.iter().any(|known| known == name);
             for family in &self.families {
-                family.retain(MetricLabel::BACKEND.name, |name| {
+                family.retain(BACKEND.name, |name| {
                     is_known(name) || retired_backends.contains(name)
                 });
             }
@@ -184,7 +180,7 @@ impl Prometheus {
         if *has_removed_models {
             let is_label = |name: &str| name == ModelLabel::OTHER || labelled_models.contains(name);
             for family in &self.families {
-                family.retain(MetricLabel::MODEL.name, is_label);
+                family.retain(MODEL.name, is_label);
             }
         }
     }
@@ -202,39 +198,6 @@ impl Prometheus {
         {
             family.writer().record(labels, value, None);
         }
-    }
-
-    /// Renders the metrics page in a text format.
-    pub fn page(&self, status: &StatusSnapshot, format: ExpositionFormat) -> String {
-        let mut page = ExpositionWriter::new(format, INITIAL_PAGE_CAPACITY_BYTES);
-        self.update_known_labels(status);
-        for family in &self.families {
-            let row = family.row;
-            // The page lists no metric without series.
-            let mut has_header = false;
-            family.values(status, &mut |value| {
-                if !std::mem::replace(&mut has_header, true) {
-                    page.write_header(row.name, row.help, row.kind);
-                }
-                match value {
-                    FamilyValue::Current(labels, value) => {
-                        page.write_number(row.name, &family.render_labels(labels), value);
-                    }
-                    FamilyValue::Recorded(labels, point) if point.counts.is_empty() => {
-                        page.write_number(row.name, &labels.rendered, point.sum);
-                    }
-                    FamilyValue::Recorded(labels, point) => {
-                        let bounds = &family.bucket_labels;
-                        page.write_histogram(row.name, &labels.rendered, bounds, point);
-                    }
-                }
-            });
-        }
-        self.process_metrics(&mut |name, help, kind, value| {
-            page.write_header(name, help, kind);
-            page.write_number(name, "", value);
-        });
-        page.finish()
     }
 
     /// Calls `emit` with the name, the help text, the kind and the value of each `process_*`

@@ -28,14 +28,6 @@ pub(super) struct MetricFamily {
     table: Mutex<SeriesTable>,
 }
 
-/// One value of a metric, with its labels.
-pub(super) enum FamilyValue<'a> {
-    /// The label values, in the order of the row's labels, and a value from the current state of the gateway.
-    Current(&'a [&'a str], f64),
-    /// The labels of a series, and the accumulated value of the series.
-    Recorded(&'a SeriesLabels, &'a SeriesPoint),
-}
-
 /// Adds values to the series of a metric. The writer takes the lock of the series only at the first value,
 /// because most requests have no value for most metrics.
 pub(super) struct SeriesWriter<'f> {
@@ -71,8 +63,6 @@ pub(super) struct SeriesLabels {
     creation_index: usize,
     /// The label values, in the order of the row's labels.
     values: Box<[Box<str>]>,
-    /// Label names and values in the exposition format, without braces.
-    pub(super) rendered: String,
 }
 
 /// The accumulated value of a series.
@@ -169,15 +159,23 @@ impl MetricFamily {
         points
     }
 
-    /// Calls `emit` with every value of the metric: the accumulated values of its series, or the
-    /// values that are read from `status`.
-    pub(super) fn values(&self, status: &StatusSnapshot, emit: &mut dyn FnMut(FamilyValue<'_>)) {
+    /// Calls `emit` for each series, with its label values in the order of the row's labels. The values come from
+    /// the current state of the gateway, or are those that were added to the series.
+    pub(super) fn values(
+        &self,
+        status: &StatusSnapshot,
+        emit: &mut dyn FnMut(&[&str], &SeriesPoint),
+    ) {
         let has_current = self.row.read_current(status, &mut |labels, value| {
-            emit(FamilyValue::Current(labels, value));
+            let point = SeriesPoint {
+                sum: value,
+                ..SeriesPoint::default()
+            };
+            emit(labels, &point);
         });
         if !has_current {
             for (labels, point) in &self.points() {
-                emit(FamilyValue::Recorded(labels, point));
+                emit(&labels.values().collect::<Vec<_>>(), point);
             }
         }
     }
@@ -287,11 +285,9 @@ impl SeriesWriter<'_> {
         );
         let entry = entry.or_insert_with(|| {
             let values = exported.map(Into::into).collect();
-            let rendered = family.render_labels(labels);
             let labels = SeriesLabels {
                 creation_index: *created_count,
                 values,
-                rendered,
             }
             .into();
             *created_count += 1;

@@ -18,6 +18,7 @@ use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanExporter, SpanProcessor,
 };
 use serde::Serialize;
+use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -175,17 +176,15 @@ impl TracingSettings {
             ..self.clone()
         };
         let send = async {
-            let outbound = collector_client::outbound(&settings.security, settings.protocol.alpn());
-            let outbound = outbound.map_err(|error| error.to_string())?;
-            let exporter = exporter(&settings, &outbound);
-            let exporter = exporter.map_err(|error| error.to_string())?;
-            exporter
-                .export(Vec::new())
-                .await
-                .map_err(|error| error.to_string())
+            let outbound =
+                collector_client::outbound(&settings.security, settings.protocol.alpn())?;
+            exporter(&settings, &outbound)?.export(Vec::new()).await?;
+            Ok::<(), Box<dyn Error + Send + Sync>>(())
         };
-        let result = tokio::time::timeout(limit, send).await;
-        Some(result.unwrap_or_else(|_| Err(format!("no response within {limit:?}"))))
+        Some(match tokio::time::timeout(limit, send).await {
+            Ok(result) => result.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("no response within {limit:?}")),
+        })
     }
 }
 
@@ -194,16 +193,6 @@ impl StatusBlock for SpanCounts {
 }
 
 impl SpanCounts {
-    /// Returns the number of spans for each result: first the name of the result, then the number.
-    pub const fn by_result(&self) -> [(&'static str, u64); 4] {
-        [
-            ("queued", self.queued),
-            ("exported", self.exported),
-            ("failed", self.failed),
-            ("filtered", self.filtered),
-        ]
-    }
-
     /// Number of spans that are neither exported nor failed. After the shutdown these spans did not fit into
     /// the queue or were not exported in time. Before the shutdown the number includes the spans in the queue.
     pub fn dropped(&self) -> u64 {

@@ -2,16 +2,22 @@
 
 use super::SpanSink;
 use super::export::SpanCounts;
-use crate::metric::{MetricDescriptor, MetricLabel};
+use crate::metric::prelude::*;
 use crate::status::{StatusSnapshot, StatusSource};
 use std::sync::Arc;
 
 /// The metrics of the span export.
-pub const ROWS: &[MetricDescriptor] = &[MetricDescriptor::counts(
+pub const ROWS: &[MetricDescriptor] = &[counts(
     "tokenweir_otel_spans_total",
     "Spans, by result. Dropped spans are queued - exported - failed.",
-    &[MetricLabel::counted("result", |status| {
-        spans(status).by_result().to_vec()
+    &[counted("result", |status| {
+        let counts = spans(status);
+        vec![
+            ("queued", counts.queued),
+            ("exported", counts.exported),
+            ("failed", counts.failed),
+            ("filtered", counts.filtered),
+        ]
     })],
 )];
 

@@ -1,5 +1,6 @@
 //! The counts of the requests that share one property.
 
+use derive_more::AddAssign;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use tokenweir_request::record::{
 };
 
 /// The counts of the requests of one client, or with one other property.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Copy, Default, AddAssign)]
 pub(super) struct Group {
     /// Number of requests that ended.
     pub(super) requests: u64,
@@ -20,17 +21,17 @@ pub(super) struct Group {
     /// Number of requests whose client disconnected during output.
     pub(super) cut_off: u64,
     slow: u64,
-    failed: u64,
+    pub(super) failed: u64,
     /// Number of responses with a 4xx status that are no refusals.
-    client_errors: u64,
+    pub(super) client_errors: u64,
     /// Number of refusals for lack of capacity, and of refusals with 429 because of a limit.
-    refused: u64,
+    pub(super) refused: u64,
     limited: u64,
     /// Number of other responses with a status of 4xx.
     rejected: u64,
-    client_disconnects: u64,
+    pub(super) client_disconnects: u64,
     pub(super) prompt_tokens: u64,
-    output_tokens: u64,
+    pub(super) output_tokens: u64,
     open_streams: u64,
     /// Number of streams with output, and the sum of their TTFTs.
     streams: u32,
@@ -57,7 +58,7 @@ pub(super) struct SizeClass(u32);
 
 named_enum! {
     /// A kind of requests, in words.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    #[derive(PartialOrd, Ord)]
     pub(super) enum RequestKind {
         Media = "with images or other media",
         Tools = "with tools",
@@ -112,24 +113,6 @@ impl Group {
         }
     }
 
-    pub(super) fn add(&mut self, other: &Self) {
-        self.requests += other.requests;
-        self.answers.merge(&other.answers);
-        self.cut_off += other.cut_off;
-        self.slow += other.slow;
-        self.failed += other.failed;
-        self.client_errors += other.client_errors;
-        self.refused += other.refused;
-        self.limited += other.limited;
-        self.rejected += other.rejected;
-        self.client_disconnects += other.client_disconnects;
-        self.prompt_tokens += other.prompt_tokens;
-        self.output_tokens += other.output_tokens;
-        self.open_streams += other.open_streams;
-        self.streams += other.streams;
-        self.ttft += other.ttft;
-    }
-
     /// Number of requests with this kind of harm.
     pub(super) fn harmed(&self, kind: HarmKind) -> u64 {
         match kind {
@@ -166,10 +149,10 @@ impl Group {
     }
 
     /// The summary of a model or of a tenant.
-    pub(super) fn group_summary(&self, name: String) -> GroupSummary {
+    pub(super) fn group_summary(&self, name: &str) -> GroupSummary {
         let mean_ttft = self.ttft.checked_div(self.streams);
         GroupSummary {
-            name,
+            name: name.to_owned(),
             requests: self.requests,
             failed: self.failed,
             client_errors: self.client_errors,

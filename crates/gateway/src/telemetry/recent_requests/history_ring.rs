@@ -1,13 +1,14 @@
 //! The history of requests in the last hour: one point for each interval of 10 s in which requests
 //! ended.
 
+use super::group::Group;
 use super::stats_window::{RequestStatsWindow, WINDOW_DURATION, WindowHistogram};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 use tokenweir_api::History;
 
 /// Points of the request history of the last hour, oldest first. An interval without requests has
-/// no point. The ring takes at most 30 KiB of memory.
+/// no point. The ring takes at most 100 KiB of memory.
 #[derive(Debug, Default)]
 pub(super) struct HistoryRing(pub(super) VecDeque<HistoryPoint>);
 
@@ -17,12 +18,7 @@ pub(super) struct HistoryRing(pub(super) VecDeque<HistoryPoint>);
 pub(super) struct HistoryPoint {
     /// Number of intervals between the start of the gateway and this interval.
     index: u64,
-    requests: u64,
-    failed: u64,
-    client_errors: u64,
-    refused: u64,
-    bad_answers: u64,
-    output_tokens: u64,
+    counts: Group,
     ttft: Option<f64>,
     itl: Option<f64>,
     e2e: Option<f64>,
@@ -70,17 +66,18 @@ impl HistoryRing {
                 *slot = point;
             }
         }
-        let counts = |read: fn(&HistoryPoint) -> u64| points.iter().map(read).collect();
+        let counts =
+            |read: fn(&Group) -> u64| points.iter().map(|point| read(&point.counts)).collect();
         let latencies = |read: fn(&HistoryPoint) -> Option<f64>| points.iter().map(read).collect();
         History {
             interval_seconds: interval_length.as_secs_f64(),
             last_seconds: elapsed.as_secs_f64() % interval_length.as_secs_f64(),
-            requests: counts(|point| point.requests),
-            failed: counts(|point| point.failed),
-            client_errors: counts(|point| point.client_errors),
-            refused: counts(|point| point.refused),
-            bad_answers: counts(|point| point.bad_answers),
-            output_tokens: counts(|point| point.output_tokens),
+            requests: counts(|counts| counts.requests),
+            failed: counts(|counts| counts.failed),
+            client_errors: counts(|counts| counts.client_errors),
+            refused: counts(|counts| counts.refused),
+            bad_answers: counts(|counts| counts.answers.total - counts.answers.good),
+            output_tokens: counts(|counts| counts.output_tokens),
             ttft_p95: latencies(|point| point.ttft),
             itl_p95: latencies(|point| point.itl),
             e2e_p95: latencies(|point| point.e2e),
@@ -110,17 +107,9 @@ impl HistoryRing {
 impl HistoryPoint {
     /// Builds the point of an interval from its merged windows. `merged.index` is the index of the interval.
     fn of(merged: &RequestStatsWindow) -> Self {
-        let counts = &merged.counts;
-        let answers = &merged.traffic.all.answers;
-        let client_errors = [&counts.gateway_client_errors, &counts.backend_client_errors];
         Self {
             index: merged.index,
-            requests: counts.requests,
-            failed: counts.failed,
-            client_errors: client_errors.into_iter().flat_map(BTreeMap::values).sum(),
-            refused: counts.refused,
-            bad_answers: answers.total - answers.good,
-            output_tokens: counts.output_tokens,
+            counts: merged.traffic.all,
             ttft: p95(&merged.ttft),
             itl: p95(&merged.itl),
             e2e: p95(&merged.e2e),

@@ -1,15 +1,15 @@
 //! Counts and latencies of the requests that ended in one window of 5 s.
 
 use super::traffic_counts::TrafficCounts;
+use derive_more::AddAssign;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
+use std::hash::Hash;
 use std::time::Duration;
 use tokenweir_api::{BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::histogram::{DurationHistogram, OutputGapHistogram};
-use tokenweir_request::record::{
-    Answer, ErrorSource, ObservedResponse, Outcome, RequestRecord, SlowCause,
-};
+use tokenweir_request::record::{Answer, ErrorSource, Outcome, RequestRecord, SlowCause};
 use tokenweir_request::significance::TimeSpread;
 use tokenweir_request::slo::{Objective, ObjectiveResult};
 
@@ -21,19 +21,20 @@ pub(super) type WindowHistogram = DurationHistogram<3>;
 pub(super) struct RequestStatsWindow {
     /// Number of windows between the start of the gateway and this window.
     pub(super) index: u64,
-    /// Numbers of requests, of responses with a 4xx status and of output tokens. The other fields, including
-    /// `slow`, are not set.
-    pub(super) counts: LastMinute,
-    slow: HashMap<SlowCause, u64>,
+    sums: Sums,
+    /// Number of responses with a 4xx status that the gateway itself sent, by the status.
+    gateway_client_errors: Counts<u16>,
+    /// Number of responses with a 4xx status of backends, by the status.
+    backend_client_errors: Counts<u16>,
+    slow: Counts<SlowCause>,
     /// Number of refused requests, by the reason.
-    refused: HashMap<&'static str, u64>,
+    refused: Counts<&'static str>,
     /// Number of requests that the gateway answered with another 4xx, by the reason.
-    rejected: HashMap<&'static str, u64>,
+    rejected: Counts<&'static str>,
     /// Number of error responses, by status and origin.
-    error_sources: BTreeMap<(u16, ErrorSource), u64>,
+    error_sources: Counts<(u16, ErrorSource)>,
     /// The counts of each objective.
     objectives: Vec<ObjectiveCounts>,
-    give_ups: GiveUps,
     pub(super) traffic: TrafficCounts,
     pub(super) ttft: WindowHistogram,
     /// For streams with reasoning: times to the first output that is not reasoning.
@@ -44,8 +45,22 @@ pub(super) struct RequestStatsWindow {
     by_backend: HashMap<BackendId, BackendCounts>,
 }
 
+/// Sums over requests that [`TrafficCounts::all`] does not contain.
+#[derive(Debug, Clone, Copy, Default, AddAssign)]
+struct Sums {
+    /// Requests that repeat an earlier one.
+    repeats: u64,
+    /// Slow requests that were slow after their first output.
+    slow_output: u64,
+    give_ups: GiveUps,
+}
+
+/// Numbers of requests by a property.
+#[derive(Debug)]
+struct Counts<K>(HashMap<K, u64>);
+
 /// The times after which clients gave up waiting.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, AddAssign)]
 struct GiveUps {
     count: u64,
     seconds: f64,
@@ -65,7 +80,7 @@ impl GiveUps {
 }
 
 /// Counts of the requests to which an objective applies.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Copy, Default, AddAssign)]
 struct ObjectiveCounts {
     requests: u64,
     /// Number of requests that were served but missed the objective.
@@ -73,12 +88,20 @@ struct ObjectiveCounts {
 }
 
 /// Counts of the requests that had attempts at one backend.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 struct BackendCounts {
-    /// Numbers of requests, attempts and errors at the backend. The mean of the times to first
-    /// token is not set.
-    minute: BackendMinute,
-    /// Sum of the times to first token of the streams that `minute.streams` counts.
+    sums: BackendSums,
+    /// Number of attempts that the backend answered with 4xx, by the status.
+    client_errors: Counts<u16>,
+}
+
+#[derive(Debug, Clone, Copy, Default, AddAssign)]
+struct BackendSums {
+    requests: u64,
+    attempts: u64,
+    failed_attempts: u64,
+    streams: u64,
+    /// Sum of the times to first token of `streams`.
     ttft: Duration,
 }
 
@@ -96,39 +119,34 @@ impl RequestStatsWindow {
     }
 
     pub(super) fn record_request(&mut self, record: &RequestRecord, objectives: &[Objective]) {
-        let counts = &mut self.counts;
-        counts.requests += 1;
         if let Some(status @ 400..=499) = record.status
             && record.outcome != Outcome::Rejected
         {
-            let is_of_backend = record.refusal.is_none();
-            let errors = if is_of_backend {
-                &mut counts.backend_client_errors
+            let errors = if record.refusal.is_none() {
+                &mut self.backend_client_errors
             } else {
-                &mut counts.gateway_client_errors
+                &mut self.gateway_client_errors
             };
-            *errors.entry(status).or_default() += 1;
+            errors.add(status, 1);
         }
         if let Some(reason) = record.refusal {
             let reasons = match record.outcome {
                 Outcome::Rejected => &mut self.refused,
                 _ => &mut self.rejected,
             };
-            *reasons.entry(reason).or_default() += 1;
+            reasons.add(reason, 1);
         }
-        counts.output_tokens += record.output_tokens().unwrap_or_default();
-        match record.outcome {
-            Outcome::Ok => self.e2e.record(record.duration()),
-            Outcome::Cancelled => counts.client_disconnects += 1,
-            Outcome::Rejected => counts.refused += 1,
-            outcome => counts.failed += u64::from(outcome.is_backend_failure()),
+        if record.outcome == Outcome::Ok {
+            self.e2e.record(record.duration());
         }
-        counts.repeats += u64::from(record.is_repeat);
+        self.sums.repeats += u64::from(record.is_repeat);
         if record.answer == Some(Answer::ClientTimeout) {
             let seconds = record.duration().as_secs_f64();
-            self.give_ups.count += 1;
-            self.give_ups.seconds += seconds;
-            self.give_ups.squares += seconds * seconds;
+            self.sums.give_ups += GiveUps {
+                count: 1,
+                seconds,
+                squares: seconds * seconds,
+            };
         }
         self.count_source(record);
         self.traffic.record(record);
@@ -139,12 +157,7 @@ impl RequestStatsWindow {
         if let Some(wait) = record.reasoning_wait() {
             self.first_answer.record(wait);
         }
-        let ObservedResponse {
-            inter_token_latency: itl,
-            inter_chunk_latency: gaps,
-            ..
-        } = &*record.observed;
-        add_gaps(&mut self.itl, if itl.count() > 0 { itl } else { gaps });
+        add_gaps(&mut self.itl, record.observed.token_gaps());
         self.record_attempts(record);
     }
 
@@ -154,10 +167,9 @@ impl RequestStatsWindow {
         if let Some(source) = record.error_source(last)
             && let Some(status @ 300..) = record.status
         {
-            let has_place = self.error_sources.len() < MAX_SOURCES;
-            let is_known = self.error_sources.contains_key(&(status, source));
-            if has_place || is_known {
-                *self.error_sources.entry((status, source)).or_default() += 1;
+            let sources = &mut self.error_sources;
+            if sources.0.len() < MAX_SOURCES || sources.0.contains_key(&(status, source)) {
+                sources.add((status, source), 1);
             }
         }
     }
@@ -165,21 +177,22 @@ impl RequestStatsWindow {
     fn record_attempts(&mut self, record: &RequestRecord) {
         for (index, attempt) in record.attempts.iter().enumerate() {
             let is_last = index + 1 == record.attempts.len();
-            let BackendCounts {
-                minute: counts,
-                ttft: ttft_sum,
-            } = self.by_backend.entry(attempt.backend.clone()).or_default();
-            counts.attempts += 1;
-            counts.requests += u64::from(is_last);
-            counts.failed_attempts += u64::from(record.backend_failure(index).is_some());
+            let counts = self.by_backend.entry(attempt.backend.clone()).or_default();
+            let is_failed = record.backend_failure(index).is_some();
+            let ttft = if is_last {
+                record.upstream_ttft()
+            } else {
+                None
+            };
+            counts.sums += BackendSums {
+                requests: u64::from(is_last),
+                attempts: 1,
+                failed_attempts: u64::from(is_failed),
+                streams: u64::from(ttft.is_some()),
+                ttft: ttft.unwrap_or_default(),
+            };
             if let Some(status @ 400..=499) = attempt.status {
-                *counts.client_errors.entry(status).or_default() += 1;
-            }
-            if let Some(ttft) = record.upstream_ttft()
-                && is_last
-            {
-                counts.streams += 1;
-                *ttft_sum += ttft;
+                counts.client_errors.add(status, 1);
             }
         }
     }
@@ -188,8 +201,8 @@ impl RequestStatsWindow {
     fn judge(&mut self, record: &RequestRecord, objectives: &[Objective]) {
         // A client that reads slowly delays only itself.
         if let Some(cause) = record.slow.filter(|cause| *cause != SlowCause::SlowClient) {
-            *self.slow.entry(cause).or_default() += 1;
-            self.counts.slow_output += u64::from(cause.is_after_first_output());
+            self.slow.add(cause, 1);
+            self.sums.slow_output += u64::from(cause.is_after_first_output());
         }
         self.objectives
             .resize_with(objectives.len(), Default::default);
@@ -203,33 +216,16 @@ impl RequestStatsWindow {
 
     /// Adds the numbers of requests and tokens of another window to this window.
     pub(super) fn merge_counts(&mut self, other: &Self) {
-        let sums = &mut self.counts;
-        let counts = &other.counts;
-        sums.requests += counts.requests;
-        self.traffic.merge_all(&other.traffic);
-        sums.failed += counts.failed;
-        sums.refused += counts.refused;
-        sums.client_disconnects += counts.client_disconnects;
-        sums.repeats += counts.repeats;
-        self.give_ups.count += other.give_ups.count;
-        self.give_ups.seconds += other.give_ups.seconds;
-        self.give_ups.squares += other.give_ups.squares;
-        sums.slow_output += counts.slow_output;
-        sums.output_tokens += counts.output_tokens;
-        add_counts(
-            &mut sums.gateway_client_errors,
-            &counts.gateway_client_errors,
-        );
-        add_counts(
-            &mut sums.backend_client_errors,
-            &counts.backend_client_errors,
-        );
-        add_counts(&mut self.error_sources, &other.error_sources);
-        add_reasons(&mut self.refused, &other.refused);
-        add_reasons(&mut self.rejected, &other.rejected);
-        for (cause, count) in &other.slow {
-            *self.slow.entry(*cause).or_default() += count;
-        }
+        self.sums += other.sums;
+        self.traffic.all += other.traffic.all;
+        self.gateway_client_errors
+            .merge(&other.gateway_client_errors);
+        self.backend_client_errors
+            .merge(&other.backend_client_errors);
+        self.error_sources.merge(&other.error_sources);
+        self.refused.merge(&other.refused);
+        self.rejected.merge(&other.rejected);
+        self.slow.merge(&other.slow);
     }
 
     /// Adds the counts and the latencies of another window to this window.
@@ -238,103 +234,103 @@ impl RequestStatsWindow {
         let objectives = self.objectives.len().max(other.objectives.len());
         self.objectives.resize_with(objectives, Default::default);
         for (merged, counts) in self.objectives.iter_mut().zip(&other.objectives) {
-            merged.requests += counts.requests;
-            merged.missed += counts.missed;
+            *merged += *counts;
         }
         self.traffic.merge_groups(&other.traffic);
         self.ttft.merge(&other.ttft);
         self.first_answer.merge(&other.first_answer);
         self.itl.merge(&other.itl);
         self.e2e.merge(&other.e2e);
-        for (
-            id,
-            BackendCounts {
-                minute: counts,
-                ttft,
-            },
-        ) in &other.by_backend
-        {
-            let BackendCounts {
-                minute: merged,
-                ttft: ttft_sum,
-            } = self.by_backend.entry(id.clone()).or_default();
-            merged.requests += counts.requests;
-            merged.attempts += counts.attempts;
-            merged.failed_attempts += counts.failed_attempts;
-            add_counts(&mut merged.client_errors, &counts.client_errors);
-            merged.streams += counts.streams;
-            *ttft_sum += *ttft;
+        for (id, counts) in &other.by_backend {
+            let merged = self.by_backend.entry(id.clone()).or_default();
+            merged.sums += counts.sums;
+            merged.client_errors.merge(&counts.client_errors);
         }
     }
 
     /// Returns the counts and latencies in the form of the admin listener. The caller must set
     /// `seconds`, the length of the interval.
     pub(super) fn to_last_minute(&self, objectives: &[Objective]) -> LastMinute {
-        let by_backend = |(id, counts): (&BackendId, &BackendCounts)| {
-            let streams = u32::try_from(counts.minute.streams).unwrap_or(u32::MAX);
-            let ttft_seconds = counts
-                .ttft
-                .checked_div(streams)
-                .map(|ttft| ttft.as_secs_f64());
-            let minute = BackendMinute {
-                ttft_seconds,
-                ..counts.minute.clone()
-            };
-            (id.to_string(), minute)
-        };
+        let by_backend =
+            |(id, counts): (&BackendId, &BackendCounts)| (id.to_string(), counts.to_minute());
         let objective = |(objective, counts): (&Objective, &ObjectiveCounts)| ObjectiveMinute {
             name: objective.name.clone(),
             target: objective.definition.target,
             requests: counts.requests,
             slow: counts.missed,
         };
+        let all = &self.traffic.all;
         LastMinute {
-            slow: self
-                .slow
-                .iter()
-                .map(|(it, count)| (it.as_str().to_owned(), *count))
-                .collect(),
+            requests: all.requests,
+            failed: all.failed,
+            refused: all.refused,
+            client_disconnects: all.client_disconnects,
+            output_tokens: all.output_tokens,
+            repeats: self.sums.repeats,
+            slow_output: self.sums.slow_output,
+            gateway_client_errors: self.gateway_client_errors.named(|status| *status),
+            backend_client_errors: self.backend_client_errors.named(|status| *status),
+            slow: self.slow.named(|cause| cause.as_str().to_owned()),
             objectives: objectives
                 .iter()
                 .zip(&self.objectives)
                 .map(objective)
                 .collect(),
-            give_up_seconds: self.give_ups.equal_seconds(),
-            answers: self.traffic.all.answers,
+            give_up_seconds: self.sums.give_ups.equal_seconds(),
+            answers: all.answers,
             common: self.traffic.common_properties(),
             error_sources: self
                 .error_sources
-                .iter()
-                .map(|((status, source), count)| (format!("{status} {source}"), *count))
-                .collect(),
-            refused_by_reason: by_name(&self.refused),
-            rejected_by_reason: by_name(&self.rejected),
+                .named(|(status, source)| format!("{status} {source}")),
+            refused_by_reason: self.refused.named(ToString::to_string),
+            rejected_by_reason: self.rejected.named(ToString::to_string),
             ttft: quantiles(&self.ttft),
             first_answer: quantiles(&self.first_answer),
             itl: quantiles(&self.itl),
             e2e: quantiles(&self.e2e),
             by_backend: self.by_backend.iter().map(by_backend).collect(),
-            ..self.counts.clone()
+            ..LastMinute::default()
         }
     }
 }
 
-fn add_reasons(sums: &mut HashMap<&'static str, u64>, counts: &HashMap<&'static str, u64>) {
-    for (reason, count) in counts {
-        *sums.entry(reason).or_default() += count;
+impl BackendCounts {
+    fn to_minute(&self) -> BackendMinute {
+        let sums = &self.sums;
+        let streams = u32::try_from(sums.streams).unwrap_or(u32::MAX);
+        let mean_ttft = sums.ttft.checked_div(streams);
+        BackendMinute {
+            requests: sums.requests,
+            attempts: sums.attempts,
+            failed_attempts: sums.failed_attempts,
+            client_errors: self.client_errors.named(|status| *status),
+            streams: sums.streams,
+            ttft_seconds: mean_ttft.map(|ttft| ttft.as_secs_f64()),
+        }
     }
 }
 
-fn by_name(counts: &HashMap<&'static str, u64>) -> BTreeMap<String, u64> {
-    counts
-        .iter()
-        .map(|(name, count)| ((*name).to_owned(), *count))
-        .collect()
+impl<K: Copy + Eq + Hash> Counts<K> {
+    fn add(&mut self, key: K, count: u64) {
+        *self.0.entry(key).or_default() += count;
+    }
+
+    fn merge(&mut self, other: &Self) {
+        for (key, count) in &other.0 {
+            self.add(*key, *count);
+        }
+    }
+
+    /// Returns the numbers by the name of their key.
+    fn named<N: Ord>(&self, name: impl Fn(&K) -> N) -> BTreeMap<N, u64> {
+        let named = |(key, count): (&K, &u64)| (name(key), *count);
+        self.0.iter().map(named).collect()
+    }
 }
 
-fn add_counts<K: Ord + Copy>(sums: &mut BTreeMap<K, u64>, counts: &BTreeMap<K, u64>) {
-    for (key, count) in counts {
-        *sums.entry(*key).or_default() += count;
+impl<K> Default for Counts<K> {
+    fn default() -> Self {
+        Self(HashMap::default())
     }
 }
 

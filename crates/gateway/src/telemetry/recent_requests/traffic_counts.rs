@@ -20,6 +20,15 @@ pub(super) struct TrafficCounts {
     programs: usize,
 }
 
+/// The requests by model and by tenant.
+#[derive(Debug, Default)]
+pub struct RequestGroups {
+    /// The counts of each model, by name.
+    pub models: Vec<GroupSummary>,
+    /// The counts of each tenant, by name.
+    pub tenants: Vec<GroupSummary>,
+}
+
 /// A client: the tenant and the name of its key, or its address if it has no key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum ClientKey {
@@ -40,7 +49,7 @@ const MAX_LOG_PROBABILITY: f64 = -7.0;
 impl TrafficCounts {
     pub(super) fn record(&mut self, record: &RequestRecord) {
         let counts = Group::of_record(record);
-        self.all.add(&counts);
+        self.all += counts;
         let client = ClientKey::of(record.caller.as_ref(), record.client);
         self.add_client(client, &counts);
         GroupKey::visit(record, |key| self.add_group(key, &counts));
@@ -48,10 +57,8 @@ impl TrafficCounts {
 
     pub(super) fn record_stream(&mut self, stream: &StreamInfo) {
         let counts = Group::of_stream(stream);
-        self.add_client(
-            ClientKey::of(stream.caller.as_ref(), stream.client),
-            &counts,
-        );
+        let client = ClientKey::of(stream.caller.as_ref(), stream.client);
+        self.add_client(client, &counts);
         // The prompt tokens of a model and a tenant count ended requests only.
         let mut open = counts;
         open.prompt_tokens = 0;
@@ -59,17 +66,6 @@ impl TrafficCounts {
         if let Some(caller) = &stream.caller {
             self.add_group(GroupKey::tenant(caller), &open);
         }
-    }
-
-    /// Adds the counts of another time window to these counts.
-    pub(super) fn merge(&mut self, other: &Self) {
-        self.merge_all(other);
-        self.merge_groups(other);
-    }
-
-    /// Adds the sums over all requests.
-    pub(super) fn merge_all(&mut self, other: &Self) {
-        self.all.add(&other.all);
     }
 
     /// Adds the counts by client and by property.
@@ -102,20 +98,17 @@ impl TrafficCounts {
         largest_clients(summaries.collect())
     }
 
-    /// The counts of each model, by name.
-    pub(super) fn models(&self) -> Vec<GroupSummary> {
-        self.summaries(|key| match key {
-            GroupKey::Model(name) => Some(name),
-            _ => None,
-        })
-    }
-
-    /// The counts of each tenant, by name.
-    pub(super) fn tenants(&self) -> Vec<GroupSummary> {
-        self.summaries(|key| match key {
-            GroupKey::Tenant(name) => Some(name),
-            _ => None,
-        })
+    /// The counts of each model and each tenant, by name.
+    pub(super) fn summaries(&self) -> RequestGroups {
+        let mut groups = RequestGroups::default();
+        for (key, counts) in &self.groups {
+            match key {
+                GroupKey::Model(name) => groups.models.push(counts.group_summary(name)),
+                GroupKey::Tenant(name) => groups.tenants.push(counts.group_summary(name)),
+                _ => {}
+            }
+        }
+        groups
     }
 
     /// For each kind of harm: what at least 80 % of the harmed requests have in common, and less than half of the other
@@ -181,7 +174,7 @@ impl TrafficCounts {
             if !matches!(key, GroupKey::Body(_)) {
                 continue;
             }
-            above.add(counts);
+            above += *counts;
             let is_more = above.harmed(kind) > part;
             part = above.harmed(kind);
             let is_most = 5 * part >= 4 * harmed;
@@ -195,14 +188,6 @@ impl TrafficCounts {
         best
     }
 
-    fn summaries(&self, name_of: impl Fn(&GroupKey) -> Option<&Arc<str>>) -> Vec<GroupSummary> {
-        let summary = |(key, counts): (&GroupKey, &Group)| {
-            let name = name_of(key)?.to_string();
-            Some(counts.group_summary(name))
-        };
-        self.groups.iter().filter_map(summary).collect()
-    }
-
     fn add_group(&mut self, key: GroupKey, counts: &Group) {
         if matches!(key, GroupKey::Program(_)) && !self.groups.contains_key(&key) {
             if self.programs >= MAX_PROGRAMS {
@@ -210,7 +195,7 @@ impl TrafficCounts {
             }
             self.programs += 1;
         }
-        self.groups.entry(key).or_default().add(counts);
+        *self.groups.entry(key).or_default() += *counts;
     }
 
     fn add_client(&mut self, key: ClientKey, counts: &Group) {
@@ -222,7 +207,7 @@ impl TrafficCounts {
             let least = least.clone();
             self.clients.remove(&least);
         }
-        self.clients.entry(key).or_default().add(counts);
+        *self.clients.entry(key).or_default() += *counts;
     }
 }
 
@@ -395,15 +380,15 @@ mod tests {
         let mut both = TrafficCounts::default();
         record.outcome = Outcome::Truncated;
         both.record(&record);
-        both.merge(&counts);
-        let tenants = both.tenants();
+        both.merge_groups(&counts);
+        let RequestGroups { models, tenants } = both.summaries();
         assert_eq!(
             (&*tenants[0].name, tenants[0].requests, tenants[0].failed),
             ("search", 2, 1)
         );
         assert_eq!((tenants[0].prompt_tokens, tenants.len()), (24, 1));
         let ttft = record.ttft().unwrap().as_secs_f64();
-        assert!((both.models()[0].ttft_seconds.unwrap() - ttft).abs() < 1e-9);
+        assert!((models[0].ttft_seconds.unwrap() - ttft).abs() < 1e-9);
     }
 
     #[test]

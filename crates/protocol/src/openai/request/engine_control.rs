@@ -16,7 +16,7 @@ use std::ops::{BitOr, Range};
 
 named_enum! {
     /// A permission to use an engine-control field or header.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+    #[derive(Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum Permission {
         /// `kv_transfer_params`, and the fields of SGLang and TensorRT-LLM for KV cache transfer.
@@ -346,11 +346,6 @@ pub fn supports_cache_salt(api: Option<Api>, path: &str) -> bool {
         Some(Api::Other) => !PATHS_WITHOUT_CACHE_SALT.contains(&path),
         Some(_) => true,
     }
-}
-
-/// The row of [`FIELDS`] for a form field. `None`: the field does not control the engine.
-pub(super) fn find_form_field(name: &str) -> Option<&'static EngineControl> {
-    FIELDS.iter().find(|control| control.name == name)
 }
 
 impl Permissions {

@@ -54,9 +54,8 @@ pub fn peek(content_type: &[u8], body: &[u8]) -> Result<RequestFields, RequestBo
                 fields.stream = part.text().is_some_and(is_true);
             }
             name => {
-                let control = std::str::from_utf8(name)
-                    .ok()
-                    .and_then(engine_control::find_form_field);
+                let mut controls = engine_control::FIELDS.iter();
+                let control = controls.find(|control| control.name.as_bytes() == name);
                 fields.controls.extend(control.map(|control| UsedControl {
                     control,
                     text: None,

@@ -50,9 +50,7 @@ impl LeftOut {
 
     /// Adds the attribution blocks in an array of content blocks.
     fn add_blocks(&mut self, body: &[u8], blocks: Range<usize>) {
-        let Some(array) = body.get(blocks.clone()) else {
-            return;
-        };
+        let array = body.get(blocks.clone()).unwrap_or_default();
         visit_elements(array, |block| {
             if is_attribution(&array[block.clone()]) {
                 self.add(block.start + blocks.start..block.end + blocks.start);
@@ -62,9 +60,7 @@ impl LeftOut {
 
     /// Adds the attribution blocks in the messages of the role `system`.
     fn add_system_messages(&mut self, body: &[u8], messages: Range<usize>) {
-        let Some(array) = body.get(messages.clone()) else {
-            return;
-        };
+        let array = body.get(messages.clone()).unwrap_or_default();
         visit_elements(array, |message| {
             let start = messages.start + message.start;
             let message = &array[message];
@@ -84,9 +80,7 @@ impl LeftOut {
     /// Adds the `cache_control` members. Clients move them from message to message, and engines do not read
     /// them.
     fn add_cache_marks(&mut self, body: &[u8], messages: Range<usize>) {
-        let Some(array) = body.get(messages.clone()) else {
-            return;
-        };
+        let array = body.get(messages.clone()).unwrap_or_default();
         let mut from = 0;
         while self.0.len() < MAX_RANGES
             && let Some(at) = CACHE_MARK_FINDER.find(&array[from..])

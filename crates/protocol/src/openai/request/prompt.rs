@@ -140,15 +140,6 @@ impl PromptBytes {
             media: media as u64,
         }
     }
-
-    /// Counts all bytes of a form as media, because a form uploads audio.
-    pub fn of_form(body: &[u8]) -> Self {
-        Self {
-            parts: 0,
-            text: 0,
-            media: body.len() as u64,
-        }
-    }
 }
 
 /// Number of bytes of media in Base64 in `body`. 0 for a body of less than [`MIN_MEDIA_BODY_BYTES`].

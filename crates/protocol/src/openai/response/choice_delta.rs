@@ -6,15 +6,15 @@ use crate::openai::{FinishReason, OutputKind, OutputKinds};
 /// The content of one choice in an event.
 #[derive(Debug, Default)]
 pub(super) struct ChoiceDelta {
-    pub(super) index: usize,
-    pub(super) output: OutputKinds,
-    pub(super) has_empty_text: bool,
-    pub(super) has_role: bool,
+    pub index: usize,
+    pub output: OutputKinds,
+    pub has_empty_text: bool,
+    pub has_role: bool,
     /// Whether the event has this choice. `false`: the fields that were read so far are not part of a choice.
-    pub(super) is_present: bool,
-    pub(super) finish_reason: Option<FinishReason>,
+    pub is_present: bool,
+    pub finish_reason: Option<FinishReason>,
     /// Length of the array of token ids or logprobs.
-    pub(super) tokens: Option<u32>,
+    pub tokens: Option<u32>,
 }
 
 impl ChoiceDelta {

@@ -4,9 +4,7 @@ use super::choice_delta::ChoiceDelta;
 use super::response_summary::ResponseSummary;
 use super::usage::token_count;
 use crate::json::JsonValue;
-use crate::openai::shapes::{
-    ERROR_EVENT_TYPE, EnginePhase, EventOutput, ResponseField, UsageCount,
-};
+use crate::openai::shapes::{ERROR_EVENT_TYPE, EventOutput, ResponseField};
 use crate::openai::{
     Delta, EngineError, FinishReason, InBandError, OutputKind, OutputKinds, Usage,
 };
@@ -24,7 +22,7 @@ pub(super) struct DeltaBuilder {
     total_tokens: Option<u64>,
     status: ResponseStatus,
     /// The event type that the data states. `None`: the data states no event type.
-    pub(super) event_type: Option<Box<str>>,
+    pub event_type: Option<Box<str>>,
     /// Whether the content part that is being parsed is reasoning.
     is_reasoning: bool,
     /// Whether the event has text of a model refusal.
@@ -36,9 +34,9 @@ pub(super) struct DeltaBuilder {
     /// Whether the event has the first `role` member of a choice, so that it begins the choice.
     has_first_role: bool,
     /// Whether an earlier event of the response had output.
-    pub(super) has_earlier_output: bool,
+    pub has_earlier_output: bool,
     /// Whether a field shows that a complete response has an answer, even if the answer is empty.
-    pub(super) has_document_answer: bool,
+    pub has_document_answer: bool,
     /// Whether the type of the whole object says that it is an error.
     is_error_object: bool,
     /// The error code, if the event has an error without an enclosing `error` object.
@@ -71,7 +69,10 @@ impl DeltaBuilder {
         summary: &mut ResponseSummary,
     ) {
         match field {
-            ResponseField::Choices => self.read_choices(value),
+            ResponseField::Choices => {
+                self.has_choices |= value == JsonValue::Array;
+                self.has_unknown_output |= value.is_scalar_with_content();
+            }
             ResponseField::Choice => self.read_choice(value, summary),
             ResponseField::Index => {
                 self.current_choice.index = value.as_count().unwrap_or(0) as usize;
@@ -104,21 +105,7 @@ impl DeltaBuilder {
             ResponseField::Tokens => self.current_choice.begin_tokens(value),
             ResponseField::Token => self.current_choice.count_token(value),
             ResponseField::FinishReason => self.current_choice.finish(value),
-            ResponseField::Id
-            | ResponseField::Model
-            | ResponseField::EventType
-            | ResponseField::Status
-            | ResponseField::IncompleteReason
-            | ResponseField::Usage
-            | ResponseField::UsageCount(_)
-            | ResponseField::TotalTokens
-            | ResponseField::EngineMillis(_)
-            | ResponseField::Error
-            | ResponseField::ObjectType
-            | ResponseField::FlatErrorCode
-            | ResponseField::ErrorCode
-            | ResponseField::ErrorMessage
-            | ResponseField::ErrorType => self.read_metadata(field, value, summary),
+            _ => self.read_metadata(field, value, summary),
         }
     }
 
@@ -138,9 +125,15 @@ impl DeltaBuilder {
                 self.status = ResponseStatus::Incomplete(FinishReason::of_value(value));
             }
             ResponseField::Usage => self.read_usage(value),
-            ResponseField::UsageCount(count) => self.read_usage_count(count, value),
+            ResponseField::InputTokens
+            | ResponseField::OutputTokens
+            | ResponseField::CachedTokens
+            | ResponseField::CacheCreatedTokens
+            | ResponseField::ReasoningTokens => self.read_usage_count(field, value),
             ResponseField::TotalTokens => self.total_tokens = token_count(value),
-            ResponseField::EngineMillis(phase) => self.read_engine_time(phase, value),
+            ResponseField::QueueMillis
+            | ResponseField::PrefillMillis
+            | ResponseField::DecodeMillis => self.read_engine_time(field, value),
             ResponseField::Error => self.read_error(value),
             ResponseField::ObjectType => {
                 self.is_error_object |= value.as_text().as_deref() == Some(ERROR_EVENT_TYPE);
@@ -156,11 +149,6 @@ impl DeltaBuilder {
             // `read` applies the content.
             _ => {}
         }
-    }
-
-    fn read_choices(&mut self, value: JsonValue<'_>) {
-        self.has_choices |= value == JsonValue::Array;
-        self.has_unknown_output |= value.is_scalar_with_content();
     }
 
     fn read_transcript(&mut self, value: JsonValue<'_>, summary: &mut ResponseSummary) {
@@ -215,28 +203,28 @@ impl DeltaBuilder {
 
     /// Records a token count. `null` counts as absent. The event is malformed if the value is neither `null`
     /// nor a count.
-    fn read_usage_count(&mut self, count: UsageCount, value: JsonValue<'_>) {
+    fn read_usage_count(&mut self, field: ResponseField, value: JsonValue<'_>) {
         let Some(tokens) = token_count(value) else {
             self.delta.malformed |= value != JsonValue::Null;
             return;
         };
         let usage = self.delta.usage.get_or_insert_default();
-        let stored = match count {
-            UsageCount::Input => &mut usage.input,
-            UsageCount::Output => &mut usage.output,
-            UsageCount::Cached => &mut usage.cached,
-            UsageCount::CacheCreated => &mut usage.cache_created,
-            UsageCount::Reasoning => &mut usage.reasoning,
+        let stored = match field {
+            ResponseField::InputTokens => &mut usage.input,
+            ResponseField::OutputTokens => &mut usage.output,
+            ResponseField::CachedTokens => &mut usage.cached,
+            ResponseField::CacheCreatedTokens => &mut usage.cache_created,
+            _ => &mut usage.reasoning,
         };
         *stored = Some(tokens);
     }
 
-    fn read_engine_time(&mut self, phase: EnginePhase, value: JsonValue<'_>) {
+    fn read_engine_time(&mut self, field: ResponseField, value: JsonValue<'_>) {
         let times = self.delta.engine.get_or_insert_default();
-        let stored = match phase {
-            EnginePhase::Queue => &mut times.queue,
-            EnginePhase::Prefill => &mut times.prefill,
-            EnginePhase::Decode => &mut times.decode,
+        let stored = match field {
+            ResponseField::QueueMillis => &mut times.queue,
+            ResponseField::PrefillMillis => &mut times.prefill,
+            _ => &mut times.decode,
         };
         *stored = value.as_millis();
     }

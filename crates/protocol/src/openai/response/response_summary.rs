@@ -30,7 +30,7 @@ pub struct ResponseSummary {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ChoiceState {
     /// The finish reason. `None`: the choice has not ended.
-    pub(super) finish: Option<FinishReason>,
+    pub finish: Option<FinishReason>,
     /// Whether an event of the choice had a role.
     has_role: bool,
     /// Output tokens so far. 0: the backend does not report usage with every event.

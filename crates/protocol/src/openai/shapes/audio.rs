@@ -5,8 +5,7 @@
 //! may count seconds instead of tokens.
 
 use super::common_response;
-use super::schema::{EventOutput, ResponseField, ResponseSchema, UsageCount};
-use crate::openai::OutputKind;
+use super::schema::{EventOutput, ResponseField, ResponseSchema, TEXT};
 use std::sync::LazyLock;
 
 pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
@@ -23,20 +22,11 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
 const METADATA: &[&str] = &["logprobs", "segment_id"];
 
 const FIELDS: &[(&str, ResponseField)] = &[
-    (
-        "choices[].delta.content",
-        ResponseField::Output(OutputKind::Text),
-    ),
-    ("delta", ResponseField::Output(OutputKind::Text)),
+    ("choices[].delta.content", TEXT),
+    ("delta", TEXT),
     // The recording can be silent, so an empty text is an answer.
     ("text", ResponseField::Transcript),
     // The names of the token counts in OpenAI's events.
-    (
-        "usage.input_tokens",
-        ResponseField::UsageCount(UsageCount::Input),
-    ),
-    (
-        "usage.output_tokens",
-        ResponseField::UsageCount(UsageCount::Output),
-    ),
+    ("usage.input_tokens", ResponseField::InputTokens),
+    ("usage.output_tokens", ResponseField::OutputTokens),
 ];

@@ -4,7 +4,7 @@
 //! Reasoning has two names: `reasoning` in vLLM, and the older `reasoning_content`.
 
 use super::common_response;
-use super::schema::{ObjectFields, ResponseField, ResponseSchema};
+use super::schema::{ObjectFields, REASONING, ResponseField, ResponseSchema, TEXT};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
@@ -20,18 +20,15 @@ const FIELDS: &[ObjectFields] = &[
 /// The fields of a message, and of the part of a message that a chunk has.
 const MESSAGE_FIELDS: &[(&str, ResponseField)] = &[
     ("role", ResponseField::Role),
-    ("content", ResponseField::Output(OutputKind::Text)),
+    ("content", TEXT),
     // `content` can be a list of parts.
     ("content[]", ResponseField::Output(OutputKind::Unknown)),
-    ("content[].text", ResponseField::Output(OutputKind::Text)),
+    ("content[].text", TEXT),
     ("refusal", ResponseField::Refusal),
     ("tool_calls[]", ResponseField::Output(OutputKind::ToolCall)),
     ("function_call", ResponseField::Output(OutputKind::ToolCall)),
-    ("reasoning", ResponseField::Output(OutputKind::Reasoning)),
-    (
-        "reasoning_content",
-        ResponseField::Output(OutputKind::Reasoning),
-    ),
+    ("reasoning", REASONING),
+    ("reasoning_content", REASONING),
 ];
 
 const CHOICE_FIELDS: &[(&str, ResponseField)] = &[

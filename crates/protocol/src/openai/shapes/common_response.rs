@@ -4,9 +4,7 @@
 //! ends regularly. In a complete response, each field that is not empty is an answer, unless it describes the
 //! request.
 
-use super::schema::{
-    EnginePhase, EventOutput, ObjectFields, ResponseField, ResponseSchema, UsageCount,
-};
+use super::schema::{EventOutput, ObjectFields, ResponseField, ResponseSchema};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
@@ -14,7 +12,11 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
     event_output: |_| EventOutput::Kind(OutputKind::Unknown),
     is_known: false,
     ..ResponseSchema::new(
-        &[("", COMMON_FIELDS), ("", UNKNOWN_FIELDS)],
+        &[
+            ("", COMMON_FIELDS),
+            ("", ERROR_FIELDS),
+            ("", UNKNOWN_FIELDS),
+        ],
         &[REQUEST_METADATA],
     )
 });
@@ -34,7 +36,12 @@ const REQUEST_METADATA: &[&str] = &["created", "request_id", "meta", "texts"];
 
 /// A schema of chunks with `choices`. `fields` and `metadata` are the fields that no other API has.
 pub(super) fn chunk_schema(fields: &[ObjectFields], metadata: &[&'static str]) -> ResponseSchema {
-    let fields = [&[("", CHUNK_FIELDS)][..], fields, &[("", COMMON_FIELDS)]].concat();
+    let fields = [
+        &[("", CHUNK_FIELDS)][..],
+        fields,
+        &[("", COMMON_FIELDS), ("", ERROR_FIELDS)],
+    ]
+    .concat();
     ResponseSchema::new(&fields, &[CHUNK_METADATA, ERROR_DETAILS, metadata])
 }
 
@@ -123,67 +130,41 @@ const COMMON_FIELDS: &[(&str, ResponseField)] = &[
     ("model", ResponseField::Model),
     ("object", ResponseField::ObjectType),
     ("usage", ResponseField::Usage),
-    (
-        "usage.prompt_tokens",
-        ResponseField::UsageCount(UsageCount::Input),
-    ),
-    (
-        "usage.completion_tokens",
-        ResponseField::UsageCount(UsageCount::Output),
-    ),
+    ("usage.prompt_tokens", ResponseField::InputTokens),
+    ("usage.completion_tokens", ResponseField::OutputTokens),
     ("usage.total_tokens", ResponseField::TotalTokens),
     (
         "usage.prompt_tokens_details.cached_tokens",
-        ResponseField::UsageCount(UsageCount::Cached),
+        ResponseField::CachedTokens,
     ),
     // This field is an extension of vLLM.
     (
         "usage.prompt_tokens_details.created_cache_tokens",
-        ResponseField::UsageCount(UsageCount::CacheCreated),
+        ResponseField::CacheCreatedTokens,
     ),
     (
         "usage.completion_tokens_details.reasoning_tokens",
-        ResponseField::UsageCount(UsageCount::Reasoning),
+        ResponseField::ReasoningTokens,
     ),
     // This field is an extension of SGLang.
-    (
-        "usage.reasoning_tokens",
-        ResponseField::UsageCount(UsageCount::Reasoning),
-    ),
+    ("usage.reasoning_tokens", ResponseField::ReasoningTokens),
     // Cohere's format of embeddings and reranking.
-    (
-        "meta.billed_units.input_tokens",
-        ResponseField::UsageCount(UsageCount::Input),
-    ),
-    (
-        "meta.tokens.input_tokens",
-        ResponseField::UsageCount(UsageCount::Input),
-    ),
-    (
-        "meta.tokens.output_tokens",
-        ResponseField::UsageCount(UsageCount::Output),
-    ),
+    ("meta.billed_units.input_tokens", ResponseField::InputTokens),
+    ("meta.tokens.input_tokens", ResponseField::InputTokens),
+    ("meta.tokens.output_tokens", ResponseField::OutputTokens),
     // Times in the engine: `metrics` is vLLM's name, `timings` is llama.cpp's.
-    (
-        "metrics.queue_time_ms",
-        ResponseField::EngineMillis(EnginePhase::Queue),
-    ),
+    ("metrics.queue_time_ms", ResponseField::QueueMillis),
     (
         "metrics.time_to_first_token_ms",
-        ResponseField::EngineMillis(EnginePhase::Prefill),
+        ResponseField::PrefillMillis,
     ),
-    (
-        "metrics.generation_time_ms",
-        ResponseField::EngineMillis(EnginePhase::Decode),
-    ),
-    (
-        "timings.prompt_ms",
-        ResponseField::EngineMillis(EnginePhase::Prefill),
-    ),
-    (
-        "timings.predicted_ms",
-        ResponseField::EngineMillis(EnginePhase::Decode),
-    ),
+    ("metrics.generation_time_ms", ResponseField::DecodeMillis),
+    ("timings.prompt_ms", ResponseField::PrefillMillis),
+    ("timings.predicted_ms", ResponseField::DecodeMillis),
+];
+
+/// The description of an error, in the format of all APIs.
+pub(super) const ERROR_FIELDS: &[(&str, ResponseField)] = &[
     ("error", ResponseField::Error),
     ("error.code", ResponseField::ErrorCode),
     ("error.type", ResponseField::ErrorType),

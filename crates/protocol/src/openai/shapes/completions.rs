@@ -3,7 +3,7 @@
 //! Streams have no role event. Each prompt of a request with several prompts has its own choices.
 
 use super::common_response;
-use super::schema::{ResponseField, ResponseSchema};
+use super::schema::{ResponseField, ResponseSchema, TEXT};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
@@ -12,7 +12,7 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| {
 });
 
 const CHOICE_FIELDS: &[(&str, ResponseField)] = &[
-    ("choices[].text", ResponseField::Output(OutputKind::Text)),
+    ("choices[].text", TEXT),
     (
         "choices[].text[]",
         ResponseField::Output(OutputKind::Unknown),

@@ -3,8 +3,8 @@
 //! Events have types, and a stream has no `[DONE]`. After a failure, the stream has an `error` event and ends
 //! regularly. The gateway does not read `output_tokens` of `message_start`, because it is a placeholder.
 
-use super::common_response::{CHUNK_ROLE, ERROR_DETAILS, FOREIGN_CHUNK_FIELDS};
-use super::schema::{EventOutput, ResponseField, ResponseSchema, UsageCount};
+use super::common_response::{CHUNK_ROLE, ERROR_DETAILS, ERROR_FIELDS, FOREIGN_CHUNK_FIELDS};
+use super::schema::{EventOutput, REASONING, ResponseField, ResponseSchema, TEXT};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
@@ -15,6 +15,7 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
     ..ResponseSchema::new(
         &[
             ("", FIELDS),
+            ("", ERROR_FIELDS),
             ("", MESSAGE_FIELDS),
             ("message", MESSAGE_FIELDS),
             ("", FOREIGN_CHUNK_FIELDS),
@@ -64,39 +65,23 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("type", ResponseField::EventType),
     ("object", ResponseField::ObjectType),
     ("code", ResponseField::FlatErrorCode),
-    (
-        "usage.output_tokens",
-        ResponseField::UsageCount(UsageCount::Output),
-    ),
+    ("usage.output_tokens", ResponseField::OutputTokens),
     ("content[].*", ResponseField::UnknownOutput),
     ("content_block", ResponseField::Delta),
     ("content_block.*", ResponseField::UnknownOutput),
     ("*", ResponseField::Unknown),
     ("delta", ResponseField::Delta),
     ("delta.*", ResponseField::UnknownOutput),
-    ("content[].text", ResponseField::Output(OutputKind::Text)),
+    ("content[].text", TEXT),
     ("content[].input", ResponseField::Arguments),
-    (
-        "content[].thinking",
-        ResponseField::Output(OutputKind::Reasoning),
-    ),
+    ("content[].thinking", REASONING),
     ("delta.stop_reason", ResponseField::FinishReason),
-    ("delta.text", ResponseField::Output(OutputKind::Text)),
+    ("delta.text", TEXT),
     ("delta.partial_json", ResponseField::Arguments),
-    (
-        "delta.thinking",
-        ResponseField::Output(OutputKind::Reasoning),
-    ),
+    ("delta.thinking", REASONING),
     // A signature or a citation contains no token, but it is content for the client.
-    (
-        "delta.signature",
-        ResponseField::Output(OutputKind::Reasoning),
-    ),
-    ("delta.citation", ResponseField::Output(OutputKind::Text)),
-    ("error", ResponseField::Error),
-    ("error.code", ResponseField::ErrorCode),
-    ("error.type", ResponseField::ErrorType),
-    ("error.message", ResponseField::ErrorMessage),
+    ("delta.signature", REASONING),
+    ("delta.citation", TEXT),
 ];
 
 /// The fields of a message besides its content. Both a complete message and the message at the start of a
@@ -105,16 +90,10 @@ const MESSAGE_FIELDS: &[(&str, ResponseField)] = &[
     ("id", ResponseField::Id),
     ("model", ResponseField::Model),
     ("stop_reason", ResponseField::FinishReason),
-    (
-        "usage.input_tokens",
-        ResponseField::UsageCount(UsageCount::Input),
-    ),
-    (
-        "usage.cache_read_input_tokens",
-        ResponseField::UsageCount(UsageCount::Cached),
-    ),
+    ("usage.input_tokens", ResponseField::InputTokens),
+    ("usage.cache_read_input_tokens", ResponseField::CachedTokens),
     (
         "usage.cache_creation_input_tokens",
-        ResponseField::UsageCount(UsageCount::CacheCreated),
+        ResponseField::CacheCreatedTokens,
     ),
 ];

@@ -11,10 +11,7 @@ mod responses;
 
 use super::api::Api;
 pub(super) use responses::{REFUSAL_EVENT_TYPE, TEXT_EVENT_TYPES};
-pub(super) use schema::{
-    ERROR_EVENT_TYPE, EnginePhase, EventOutput, HEARTBEATS, ResponseField, ResponseSchema,
-    UsageCount,
-};
+pub(super) use schema::{ERROR_EVENT_TYPE, EventOutput, HEARTBEATS, ResponseField, ResponseSchema};
 
 /// How to parse the responses of an API.
 pub(super) fn response_schema(api: Api) -> &'static ResponseSchema {

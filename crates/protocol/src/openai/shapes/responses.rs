@@ -4,8 +4,8 @@
 //! `*.delta` events. The `status` field, not the event type, shows how the response ended: vLLM 0.32 names the
 //! last event `response.completed` even if the response is incomplete.
 
-use super::common_response::{CHUNK_ROLE, ERROR_DETAILS, FOREIGN_CHUNK_FIELDS};
-use super::schema::{EventOutput, ResponseField, ResponseSchema, UsageCount};
+use super::common_response::{CHUNK_ROLE, ERROR_DETAILS, ERROR_FIELDS, FOREIGN_CHUNK_FIELDS};
+use super::schema::{EventOutput, ResponseField, ResponseSchema, TEXT};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
@@ -23,7 +23,9 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
         &[
             ("", FIELDS),
             ("", RESPONSE_FIELDS),
+            ("", ERROR_FIELDS),
             ("response", RESPONSE_FIELDS),
+            ("response", ERROR_FIELDS),
             ("", FOREIGN_CHUNK_FIELDS),
         ],
         &[METADATA, DOCUMENT_METADATA, ERROR_DETAILS, &[CHUNK_ROLE]],
@@ -31,11 +33,10 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
 });
 
 /// Types of the events that carry answer text.
-pub(in crate::openai) const TEXT_EVENT_TYPES: [&str; 2] =
-    ["response.output_text.delta", REFUSAL_EVENT_TYPE];
+pub(crate) const TEXT_EVENT_TYPES: [&str; 2] = ["response.output_text.delta", REFUSAL_EVENT_TYPE];
 
 /// Type of the events that carry text of a model refusal.
-pub(in crate::openai) const REFUSAL_EVENT_TYPE: &str = "response.refusal.delta";
+pub(crate) const REFUSAL_EVENT_TYPE: &str = "response.refusal.delta";
 
 fn event_output(event: &str) -> EventOutput {
     let Some(item) = event.strip_prefix("response.") else {
@@ -123,10 +124,7 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("output", ResponseField::Answer),
     ("output[].content[]", ResponseField::ContentPart),
     ("output[].content[].type", ResponseField::ContentPartType),
-    (
-        "output[].content[].text",
-        ResponseField::Output(OutputKind::Text),
-    ),
+    ("output[].content[].text", TEXT),
     ("output[].content[].refusal", ResponseField::Refusal),
     ("output[].arguments", ResponseField::Arguments),
     // A field of the `error` event.
@@ -154,24 +152,14 @@ const RESPONSE_FIELDS: &[(&str, ResponseField)] = &[
     ("model", ResponseField::Model),
     ("status", ResponseField::Status),
     ("incomplete_details.reason", ResponseField::IncompleteReason),
-    (
-        "usage.input_tokens",
-        ResponseField::UsageCount(UsageCount::Input),
-    ),
-    (
-        "usage.output_tokens",
-        ResponseField::UsageCount(UsageCount::Output),
-    ),
+    ("usage.input_tokens", ResponseField::InputTokens),
+    ("usage.output_tokens", ResponseField::OutputTokens),
     (
         "usage.input_tokens_details.cached_tokens",
-        ResponseField::UsageCount(UsageCount::Cached),
+        ResponseField::CachedTokens,
     ),
     (
         "usage.output_tokens_details.reasoning_tokens",
-        ResponseField::UsageCount(UsageCount::Reasoning),
+        ResponseField::ReasoningTokens,
     ),
-    ("error", ResponseField::Error),
-    ("error.code", ResponseField::ErrorCode),
-    ("error.type", ResponseField::ErrorType),
-    ("error.message", ResponseField::ErrorMessage),
 ];

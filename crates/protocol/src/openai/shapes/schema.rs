@@ -10,25 +10,25 @@ use crate::openai::OutputKind;
 
 /// How to parse the responses of one [`Api`].
 #[derive(Debug)]
-pub(in crate::openai) struct ResponseSchema {
+pub(crate) struct ResponseSchema {
     /// The fields to read, of events and of complete responses.
-    pub(in crate::openai) paths: PathTable<ResponseField>,
+    pub paths: PathTable<ResponseField>,
     /// Maps the type of an event to the output that the type implies. The type is empty if the event has none.
     /// If the format is known, the function is not called for heartbeats.
     pub(super) event_output: fn(&str) -> EventOutput,
     /// The types of the events that end a stream. Streams of APIs without event types end with
     /// `[DONE]`.
-    pub(in crate::openai) terminal_types: &'static [&'static str],
+    pub terminal_types: &'static [&'static str],
     /// Whether the format of the responses is known. `false`: each event is output, no data is malformed, and a
     /// response is complete when its body ends regularly.
-    pub(in crate::openai) is_known: bool,
+    pub is_known: bool,
     /// Whether the type of an event, not the name of a field, shows which text is the answer.
-    pub(in crate::openai) has_typed_text: bool,
+    pub has_typed_text: bool,
     /// Whether a text without JSON can be an answer: a transcription can be plain text.
-    pub(in crate::openai) has_plain_text: bool,
+    pub has_plain_text: bool,
     /// Whether the input token count of the API excludes cached tokens. Only Anthropic's API counts in this
     /// way.
-    pub(in crate::openai) input_leaves_out_cache: bool,
+    pub input_leaves_out_cache: bool,
 }
 
 /// The path of an object, and its fields with their paths relative to the object. The path is empty for the
@@ -37,7 +37,7 @@ pub(super) type ObjectFields = (&'static str, &'static [(&'static str, ResponseF
 
 /// What the type of an event says about its output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::openai) enum EventOutput {
+pub(crate) enum EventOutput {
     /// The type does not show whether the event has output: the fields of the event show it.
     Fields,
     /// The event begins or ends a part of the response, or is a heartbeat. It has no output, unless a
@@ -54,7 +54,7 @@ pub(in crate::openai) enum EventOutput {
 
 /// The meaning of a field, independent of its name in an API.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::openai) enum ResponseField {
+pub(crate) enum ResponseField {
     Id,
     Model,
     EventType,
@@ -94,10 +94,19 @@ pub(in crate::openai) enum ResponseField {
     Transcript,
     IncompleteReason,
     Usage,
-    UsageCount(UsageCount),
+    /// Prompt tokens, including those from the prefix cache.
+    InputTokens,
+    OutputTokens,
+    /// Prompt tokens that came from the prefix cache.
+    CachedTokens,
+    /// Prompt tokens that the request added to the prefix cache.
+    CacheCreatedTokens,
+    ReasoningTokens,
     TotalTokens,
-    /// Time in a phase of the engine, in milliseconds.
-    EngineMillis(EnginePhase),
+    /// Time in the queue of the engine, in milliseconds.
+    QueueMillis,
+    PrefillMillis,
+    DecodeMillis,
     Error,
     /// The type of the object, which is `error` if the object describes an error.
     ObjectType,
@@ -107,24 +116,6 @@ pub(in crate::openai) enum ResponseField {
     ErrorType,
     /// The message of an error.
     ErrorMessage,
-}
-
-/// A token count of [`Usage`](crate::openai::Usage).
-#[derive(Debug, Clone, Copy)]
-pub(in crate::openai) enum UsageCount {
-    Input,
-    Output,
-    Cached,
-    CacheCreated,
-    Reasoning,
-}
-
-/// A time of [`EngineTimes`](crate::openai::EngineTimes).
-#[derive(Debug, Clone, Copy)]
-pub(in crate::openai) enum EnginePhase {
-    Queue,
-    Prefill,
-    Decode,
 }
 
 impl ResponseSchema {
@@ -144,7 +135,7 @@ impl ResponseSchema {
 
     /// Returns what the type of an event says about its output. In a known format, heartbeats and events that
     /// begin a part have no output.
-    pub(in crate::openai) fn output_of(&self, event: &str) -> EventOutput {
+    pub(crate) fn output_of(&self, event: &str) -> EventOutput {
         match event {
             ERROR_EVENT_TYPE => EventOutput::Error,
             _ if self.is_known && (HEARTBEATS.contains(&event) || BEGINNINGS.contains(&event)) => {
@@ -156,10 +147,10 @@ impl ResponseSchema {
 }
 
 /// Type of the events that report an error, in every API.
-pub(in crate::openai) const ERROR_EVENT_TYPE: &str = "error";
+pub(crate) const ERROR_EVENT_TYPE: &str = "error";
 
 /// Types of events that only keep the connection open.
-pub(in crate::openai) const HEARTBEATS: [&str; 3] = ["ping", "keepalive", "heartbeat"];
+pub(crate) const HEARTBEATS: [&str; 3] = ["ping", "keepalive", "heartbeat"];
 
 /// Types of events that begin a response or a part of it, in all APIs: a proxy can forward a request to the
 /// path of another API.
@@ -171,9 +162,13 @@ const BEGINNINGS: [&str; 5] = [
     "response.in_progress",
 ];
 
+/// Text of the answer.
+pub(super) const TEXT: ResponseField = ResponseField::Output(OutputKind::Text);
+pub(super) const REASONING: ResponseField = ResponseField::Output(OutputKind::Reasoning);
+
 impl ResponseField {
     /// Whether the value is text that a model generated.
-    pub(in crate::openai) const fn is_text(self) -> bool {
+    pub(crate) const fn is_text(self) -> bool {
         matches!(
             self,
             Self::Output(_) | Self::Refusal | Self::Arguments | Self::Text | Self::Transcript

@@ -6,32 +6,31 @@ mod stated_sizes;
 
 use crate::error::GatewayError;
 use media_hosts::check_url;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use stated_sizes::{Holder, StatedSizes};
 use tokenweir_protocol::json::members;
-use tokenweir_protocol::openai::engine_control::FieldEdit;
-use tokenweir_protocol::openai::media_urls::visit_media_urls;
-use tokenweir_protocol::openai::prompt::{PromptBytes, TOKENS_PER_BYTE, TOKENS_PER_MEDIA_BYTE};
-use tokenweir_protocol::openai::request_fields::RequestFields;
-use tokenweir_protocol::openai::{Api, Splice};
+use tokenweir_protocol::openai::{
+    Api, FieldEdit, PromptBytes, RequestFields, Splice, TOKENS_PER_BYTE, TOKENS_PER_MEDIA_BYTE,
+    visit_media_urls,
+};
+use tokenweir_protocol::settings;
 
-/// Caps on one request. A request beyond a cap is refused before a backend gets it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct RequestCaps {
-    /// Maximum output tokens of a choice. `None`: no cap.
-    pub max_tokens: Option<u64>,
-    /// Output tokens of a choice if the request states no limit and its API has no small default. `None`:
-    /// `max_tokens`.
-    pub default_max_tokens: Option<u64>,
-    /// Maximum number of choices of a response. `None`: no cap.
-    pub n: Option<u64>,
-    /// Maximum prompt tokens, estimated from the length of the text. `None`: no cap.
-    pub prompt_tokens: Option<u64>,
-    /// Hosts of images, audio, video and files that engines fetch: names, `*.example.com`, addresses, or `*`
-    /// for all. `None`: all but private, link-local and loopback hosts.
-    pub media_hosts: Option<Vec<String>>,
+settings! {
+    /// Caps on one request. A request beyond a cap is refused before a backend gets it.
+    #[derive(Default, Eq)]
+    pub struct RequestCaps {
+        /// Maximum output tokens of a choice. `None`: no cap.
+        pub max_tokens: Option<u64>,
+        /// Output tokens of a choice if the request states no limit and its API has no small default. `None`:
+        /// `max_tokens`.
+        pub default_max_tokens: Option<u64>,
+        /// Maximum number of choices of a response. `None`: no cap.
+        pub n: Option<u64>,
+        /// Maximum prompt tokens, estimated from the length of the text. `None`: no cap.
+        pub prompt_tokens: Option<u64>,
+        /// Hosts of images, audio, video and files that engines fetch: names, `*.example.com`, addresses, or `*`
+        /// for all. `None`: all but private, link-local and loopback hosts.
+        pub media_hosts: Option<Vec<String>>,
+    }
 }
 
 /// A request to which caps apply.

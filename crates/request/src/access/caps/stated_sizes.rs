@@ -33,11 +33,11 @@ const PROMPT_NAMES: [&str; 2] = ["prompt", "messages"];
 #[derive(Debug, Default)]
 pub(super) struct StatedSizes {
     /// The greatest limits of output tokens, by field.
-    pub(super) max_tokens: Vec<StatedSize>,
+    pub max_tokens: Vec<StatedSize>,
     /// The greatest numbers of choices, by field.
-    pub(super) choices: Vec<StatedSize>,
+    pub choices: Vec<StatedSize>,
     /// Number of prompts in a list of prompts. 1 for a single prompt.
-    pub(super) prompts: u64,
+    pub prompts: u64,
     /// The positions of the fields that the gateway sets.
     places: Vec<FieldPlace>,
     /// The position of [`PARAMETERS_NAME`] in the body.
@@ -55,9 +55,9 @@ pub(super) enum Holder {
 /// A number in a body.
 #[derive(Debug)]
 pub(super) struct StatedSize {
-    pub(super) field: &'static str,
+    pub field: &'static str,
     /// The number. `None`: the value is no non-negative integer. Engines convert some texts to numbers.
-    pub(super) count: Option<u64>,
+    pub count: Option<u64>,
 }
 
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use tokenweir_protocol::mutex::lock;
 
 /// The limiters of subjects that have limits, by tenant and key.
 #[derive(Debug)]
-pub(in crate::access) struct SubjectLimiters(Mutex<LruCache<SubjectId, Arc<UsageLimiter>>>);
+pub(crate) struct SubjectLimiters(Mutex<LruCache<SubjectId, Arc<UsageLimiter>>>);
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct SubjectId {
@@ -24,7 +24,7 @@ const MAX_SUBJECTS: usize = 1 << 16;
 impl SubjectLimiters {
     /// The limiter of a subject. From now on it has the limits of the subject's newest token. `None`: no
     /// limits.
-    pub(in crate::access) fn limiter(
+    pub(crate) fn limiter(
         &self,
         caller: &ClientIdentity,
         grant: &TokenGrant,
@@ -45,7 +45,7 @@ impl SubjectLimiters {
     }
 
     /// The subjects that have quotas.
-    pub(in crate::access) fn with_quotas(&self) -> Vec<Arc<SubjectUsage>> {
+    pub(crate) fn with_quotas(&self) -> Vec<Arc<SubjectUsage>> {
         let limiters = lock(&self.0);
         let subjects = limiters
             .iter()
@@ -54,7 +54,7 @@ impl SubjectLimiters {
     }
 
     /// The limiter of a subject. `None`: no limits.
-    pub(in crate::access) fn find(&self, caller: &ClientIdentity) -> Option<Arc<UsageLimiter>> {
+    pub(crate) fn find(&self, caller: &ClientIdentity) -> Option<Arc<UsageLimiter>> {
         lock(&self.0).get(&SubjectId::of(caller)).cloned()
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LeakyBucket {
     /// Requests or tokens used, minus the amount drained until `updated_at`.
-    pub(super) used: f64,
+    pub used: f64,
     /// Time of the last update of `used`. `None`: `used` has never been updated.
     updated_at: Option<Instant>,
 }

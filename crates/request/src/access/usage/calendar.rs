@@ -7,7 +7,7 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// A period in UTC in which a quota can be used.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+    #[derive(PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum QuotaPeriod {
         /// From second 0 to second 59.

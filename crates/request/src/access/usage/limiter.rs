@@ -15,8 +15,8 @@ use tokenweir_protocol::mutex::lock;
 
 /// Limits and usage of a tenant, of a key or of a model of a tenant.
 #[derive(Debug)]
-pub(in crate::access) struct UsageLimiter {
-    pub(in crate::access) limits: UsageLimits,
+pub(crate) struct UsageLimiter {
+    pub limits: UsageLimits,
     /// The usage. After a reload of the key file, the new limiter of a subject shares it with the earlier
     /// limiter.
     subject: Arc<SubjectUsage>,
@@ -47,15 +47,15 @@ pub struct ModelPermit {
 
 /// The limiters that a request passes together.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::access) struct Limiters<'a> {
+pub(crate) struct Limiters<'a> {
     /// The limiter of the tenant, or of a model of the tenant.
-    pub(in crate::access) group: &'a UsageLimiter,
+    pub group: &'a UsageLimiter,
     /// The limiter of the key. `None`: the key has no limits of its own.
-    pub(in crate::access) key: Option<&'a UsageLimiter>,
+    pub key: Option<&'a UsageLimiter>,
 }
 
 /// Starts a request if all limits allow it. Also returns the quota that remains after the request.
-pub(in crate::access) fn enter(
+pub(crate) fn enter(
     limiters: Limiters<'_>,
     now: Instant,
 ) -> (RateLimitStatus, Result<ConcurrencyPermit, GatewayError>) {
@@ -69,7 +69,7 @@ pub(in crate::access) fn enter(
 
 /// Counts a request in all limiters if the limits allow it, and returns the quota that remains. A counted
 /// [`CountedAs::Request`] must become a [`ConcurrencyPermit`].
-pub(in crate::access) fn count(
+pub(crate) fn count(
     limiters: Limiters<'_>,
     counted_as: CountedAs,
     now: Instant,
@@ -119,7 +119,7 @@ fn round_up_to_seconds(wait: Duration) -> u32 {
 
 impl UsageLimiter {
     /// A limiter with the usage of `previous`, if present.
-    pub(in crate::access) fn new(
+    pub(crate) fn new(
         name: String,
         limits: UsageLimits,
         registry: &Arc<QuotaRegistry>,
@@ -143,18 +143,13 @@ impl UsageLimiter {
         })
     }
 
-    /// Whether a limit counts tokens.
-    pub(in crate::access) fn counts_tokens(&self) -> bool {
-        self.limits.count_tokens()
-    }
-
     /// The subject, if it has quotas.
-    pub(in crate::access) fn subject_with_quotas(&self) -> Option<&Arc<SubjectUsage>> {
+    pub(crate) fn subject_with_quotas(&self) -> Option<&Arc<SubjectUsage>> {
         self.has_quotas.then_some(&self.subject)
     }
 
     /// Adds the tokens of a request that has ended to the usage of the subject.
-    pub(in crate::access) fn charge(&self, tokens: u64, now: Instant) {
+    pub(crate) fn charge(&self, tokens: u64, now: Instant) {
         let unix_millis = if self.has_quotas {
             clock::unix_millis()
         } else {
@@ -167,7 +162,7 @@ impl UsageLimiter {
     }
 
     /// Number of open requests of the subject.
-    pub(in crate::access) fn open(&self) -> u32 {
+    pub(crate) fn open(&self) -> u32 {
         self.subject.open()
     }
 
@@ -198,7 +193,7 @@ impl Drop for ConcurrencyPermit {
 }
 
 impl ModelPermit {
-    pub(in crate::access) fn enter(
+    pub(crate) fn enter(
         limiter: &Arc<UsageLimiter>,
         now: Instant,
     ) -> (RateLimitStatus, Result<Self, GatewayError>) {
@@ -217,7 +212,7 @@ impl ModelPermit {
 
 impl AdmissionPermit for ModelPermit {
     fn finished(&mut self, record: &RequestRecord) {
-        let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+        let ended = record.timings.end();
         let charge = TokenCharge::from_record(record);
         self.limiter.charge(charge.total(), ended);
     }

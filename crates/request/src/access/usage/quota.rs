@@ -17,7 +17,7 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// The unit that a quota counts.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+    #[derive(PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum QuotaUnit {
         /// Requests that start.

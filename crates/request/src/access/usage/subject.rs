@@ -24,14 +24,14 @@ pub(super) struct UsageMeter {
     requests: LeakyBucket,
     tokens: LeakyBucket,
     open_requests: u32,
-    pub(super) quotas: Vec<Quota>,
+    pub quotas: Vec<Quota>,
     /// Whether the registry lists the subject as active.
-    pub(super) is_active: bool,
+    pub is_active: bool,
 }
 
 /// How a request is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::access) enum CountedAs {
+pub(crate) enum CountedAs {
     /// A request that is open from now on.
     Request,
     /// A repetition of an open request, which does not count as a further open request.
@@ -41,9 +41,9 @@ pub(in crate::access) enum CountedAs {
 /// A limit that makes the gateway refuse a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ExceededLimit {
-    pub(super) kind: RateLimitKind,
-    pub(super) limit: u64,
-    pub(super) retry_after: Duration,
+    pub kind: RateLimitKind,
+    pub limit: u64,
+    pub retry_after: Duration,
 }
 
 /// Retry time of a request that the concurrency limit rejects. A constant, because the end of an open request

@@ -13,9 +13,9 @@ const fn is_held(id: u32) -> bool {
 #[derive(Clone, Copy)]
 pub(super) struct Engine {
     /// Whether the engine sometimes writes two tokens in one event.
-    pub(super) merges: bool,
-    pub(super) has_ids: bool,
-    pub(super) name: &'static str,
+    pub merges: bool,
+    pub has_ids: bool,
+    pub name: &'static str,
 }
 
 pub(super) const ENGINE: Engine = Engine {
@@ -115,13 +115,13 @@ impl Engine {
 /// The contents that a client reads from a stream.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Read {
-    pub(super) text: String,
-    pub(super) ids: Vec<String>,
-    pub(super) finish: Vec<Value>,
-    pub(super) usage: Value,
-    pub(super) roles: usize,
-    pub(super) done: usize,
-    pub(super) has_token_ids: bool,
+    pub text: String,
+    pub ids: Vec<String>,
+    pub finish: Vec<Value>,
+    pub usage: Value,
+    pub roles: usize,
+    pub done: usize,
+    pub has_token_ids: bool,
 }
 
 pub(super) fn read(stream: &[u8]) -> Read {

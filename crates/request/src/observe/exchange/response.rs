@@ -72,11 +72,9 @@ impl Exchange {
         {
             observer.rename_model(name);
         }
-        let is_tunnel = status == SWITCHING_PROTOCOLS;
-        let tunnel = if is_tunnel {
-            forwarded_bytes.clone()
-        } else {
-            None
+        let tunnel = match status {
+            SWITCHING_PROTOCOLS => forwarded_bytes.clone(),
+            _ => None,
         };
         // The gateway does not read the frames of a WebSocket, so any close of the connection counts as
         // complete.
@@ -134,21 +132,19 @@ impl Exchange {
         }
         if let Some(entry) = &response.entry {
             if chunk_summary.outputs == 0 {
-                entry.activity().on_bytes(now);
+                entry.on_bytes(now);
             } else {
-                entry.activity().on_output_bytes(now);
-                let stall = entry.activity().on_output(now, chunk_summary.gap);
+                entry.on_output_bytes(now);
+                let stall = entry.on_output(now, chunk_summary.gap);
                 record_stall(observer, stall);
                 let tokens = observer.observed().estimated_tokens;
-                entry
-                    .activity()
-                    .set_progress(tokens, record.timings.is_reasoning());
+                entry.set_progress(tokens, record.timings.is_reasoning());
             }
-            if entry.activity().is_tunnel() {
-                entry.activity().on_tunnel_bytes(now);
+            if entry.is_tunnel() {
+                entry.on_tunnel_bytes(now);
             }
             if record.timings.terminal.is_some() {
-                record_stall(observer, entry.activity().on_end(now));
+                record_stall(observer, entry.on_end(now));
             }
         }
         if !had_output && record.timings.first_output.is_some() {
@@ -184,7 +180,7 @@ impl Exchange {
             record_write_stall(observer, written_at, clock::now());
         }
         if let Some(entry) = &response.entry {
-            entry.activity().set_waits_for_backend(true);
+            entry.set_waits_for_backend(true);
         }
         if let Some(abort) = abort {
             abort.on_drained();

@@ -12,28 +12,28 @@ use super::stream_policy::{StreamPolicy, StreamRules};
 use super::stream_snapshot::{OpenStream, OpenStreamsSnapshot, StreamInfo, StreamPhase};
 use crate::record::{ClientIdentity, ResponseBuckets, SlowLimits};
 use arc_swap::ArcSwap;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tokenweir_protocol::atomic::{AtomicCount, AtomicFlag};
 use tokenweir_protocol::openai::PhraseMatcher;
-use tokenweir_protocol::units;
+use tokenweir_protocol::{settings, units};
 
 /// Multiple of the p99 of the backend's recent output gaps above which a silence is a stall.
 const P99_MULTIPLIER: f64 = 10.0;
 
-/// When a silence between two outputs is a stall, and how long it may last.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct StallLimits {
-    /// Shortest silence that counts as a stall. Ten times the p99 of the backend's recent output
-    /// gaps replaces it if that is longer.
-    #[serde(with = "units::Duration")]
-    pub min_gap: Duration,
-    /// Silence after which the gateway aborts a stream. `null`: never.
-    #[serde(with = "units::OptionalDuration")]
-    pub abort_after: Option<Duration>,
+settings! {
+    /// When a silence between two outputs is a stall, and how long it may last.
+    #[derive(Copy)]
+    pub struct StallLimits {
+        /// Shortest silence that counts as a stall. Ten times the p99 of the backend's recent output
+        /// gaps replaces it if that is longer.
+        #[serde(with = "units::Duration")]
+        pub min_gap: Duration,
+        /// Silence after which the gateway aborts a stream. `null`: never.
+        #[serde(with = "units::OptionalDuration")]
+        pub abort_after: Option<Duration>,
+    }
 }
 
 /// Settings of exchanges and their observers.
@@ -55,12 +55,12 @@ pub struct ObservationSettings {
 pub struct ExchangeRegistry {
     settings: ArcSwap<ObservationSettings>,
     started_at: Instant,
-    open: AtomicUsize,
+    open: AtomicCount,
     open_requests: OpenRequests,
     /// Whether the gateway is shutting down and aborts the exchanges that are still open.
-    is_shutting_down: AtomicBool,
+    is_shutting_down: AtomicFlag,
     /// Whether the gateway is shutting down and closes each WebSocket.
-    is_closing_tunnels: AtomicBool,
+    is_closing_tunnels: AtomicFlag,
     streams: Arc<OpenTable<StreamActivity>>,
 }
 
@@ -100,10 +100,10 @@ impl ExchangeRegistry {
         Arc::new(Self {
             settings: ArcSwap::from_pointee(settings),
             started_at,
-            open: AtomicUsize::new(0),
+            open: AtomicCount::default(),
             open_requests: OpenRequests::default(),
-            is_shutting_down: AtomicBool::new(false),
-            is_closing_tunnels: AtomicBool::new(false),
+            is_shutting_down: AtomicFlag::default(),
+            is_closing_tunnels: AtomicFlag::default(),
             streams: Arc::default(),
         })
     }
@@ -116,7 +116,7 @@ impl ExchangeRegistry {
 
     /// Number of open exchanges.
     pub fn open(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
+        self.open.get()
     }
 
     /// The start of the oldest open exchange. `None`: no exchange is open.
@@ -126,7 +126,7 @@ impl ExchangeRegistry {
 
     /// Registers an exchange whose request head was read at `accepted`.
     pub fn enter(self: &Arc<Self>, accepted: Instant) -> InFlightGuard {
-        self.open.fetch_add(1, Ordering::Relaxed);
+        self.open.add(1);
         let slot = self.open_requests.add(accepted);
         InFlightGuard {
             registry: self.clone(),
@@ -137,13 +137,13 @@ impl ExchangeRegistry {
 
     /// From now on, a dropped exchange counts as aborted by the gateway and not by its client.
     pub fn begin_shutdown(&self) {
-        self.is_shutting_down.store(true, Ordering::Relaxed);
+        self.is_shutting_down.set(true);
     }
 
     /// From now on, each sweep closes every WebSocket. Called at shutdown, because a WebSocket may never end by
     /// itself.
     pub fn close_tunnels(&self) {
-        self.is_closing_tunnels.store(true, Ordering::Relaxed);
+        self.is_closing_tunnels.set(true);
     }
 
     /// Checks every stream once. Reports new stalls to the backends and requests keep-alive comments. Aborts a
@@ -164,7 +164,7 @@ impl ExchangeRegistry {
                     .terms
                     .idle
                     .is_some_and(|idle| activity.is_tunnel_idle(idle, now));
-                if idle || self.is_closing_tunnels.load(Ordering::Relaxed) {
+                if idle || self.is_closing_tunnels.get() {
                     activity.cut();
                 }
                 continue;
@@ -261,7 +261,7 @@ impl InFlightGuard {
         backend: Arc<dyn BackendMonitor>,
         subject: StreamInfo,
         terms: StreamPolicy,
-        tunnel: Option<Arc<AtomicU64>>,
+        tunnel: Option<Arc<AtomicCount>>,
         now: Instant,
     ) -> StreamEntry {
         let activity = StreamActivity::new(backend, subject, terms, tunnel, now);
@@ -270,31 +270,32 @@ impl InFlightGuard {
 
     /// Whether the gateway closes the stream because it is shutting down and the stream is a WebSocket.
     pub fn is_closing(&self, activity: &StreamActivity) -> bool {
-        activity.is_tunnel() && self.registry.is_closing_tunnels.load(Ordering::Relaxed)
+        activity.is_tunnel() && self.registry.is_closing_tunnels.get()
     }
 
     /// Whether the gateway is aborting open exchanges.
     pub fn is_cutting(&self) -> bool {
-        self.registry.is_shutting_down.load(Ordering::Relaxed)
+        self.registry.is_shutting_down.get()
     }
 }
 
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.registry.open_requests.remove(self.slot);
-        self.registry.open.fetch_sub(1, Ordering::Relaxed);
+        self.registry.open.sub(1);
     }
 }
 
-impl StreamEntry {
-    /// The activity of the stream.
-    pub fn activity(&self) -> &Arc<StreamActivity> {
+impl Deref for StreamEntry {
+    type Target = StreamActivity;
+
+    fn deref(&self) -> &StreamActivity {
         &self.0.value
     }
 }
 
 impl Drop for StreamEntry {
     fn drop(&mut self) {
-        self.0.value.close();
+        self.close();
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct TableEntry<T> {
     table: Arc<OpenTable<T>>,
     key: u64,
     /// The value of the entry.
-    pub(super) value: Arc<T>,
+    pub value: Arc<T>,
 }
 
 impl<T> Default for OpenTable<T> {

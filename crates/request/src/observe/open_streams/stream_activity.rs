@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use tokenweir_protocol::atomic::AtomicInstant;
+use tokenweir_protocol::atomic::{AtomicCount, AtomicFlag, AtomicInstant};
 use tokenweir_protocol::mutex::lock;
 
 /// The state of one open stream that sweeps and snapshots read.
@@ -22,7 +22,7 @@ pub struct StreamActivity {
     /// Tokens so far. An event counts with its reported token count. Without one, it counts as one token.
     tokens: AtomicU64,
     /// Whether all output so far is reasoning.
-    is_reasoning: AtomicBool,
+    is_reasoning: AtomicFlag,
     /// The time of the last output. `None` before the first output and after the last event.
     last_output_at: AtomicInstant,
     /// The next deadline: for the first output or, after the last event, for the end of the body. `None`: no
@@ -33,22 +33,22 @@ pub struct StreamActivity {
     heard_at: AtomicInstant,
     /// The time of the last byte for the client. Maintained only if keep-alive comments are on.
     last_byte_at: AtomicInstant,
-    needs_keep_alive: AtomicBool,
+    needs_keep_alive: AtomicFlag,
     /// The time at which the client's key was removed. `None` while the key is valid.
     revoked_at: AtomicInstant,
     /// Whether the stream waits for bytes of its backend, not for its client to read.
-    waits_for_backend: AtomicBool,
+    waits_for_backend: AtomicFlag,
     is_stalled: AtomicBool,
     stall: Mutex<Option<Stall>>,
-    is_aborted: AtomicBool,
+    is_aborted: AtomicFlag,
     /// Whether another backend could continue the stream.
-    is_movable: AtomicBool,
+    is_movable: AtomicFlag,
     /// Whether the stream is to continue at another backend.
-    is_moved: AtomicBool,
+    is_moved: AtomicFlag,
     /// When the stream is to try again to continue at another backend. `None`: no try is planned.
     move_at: AtomicInstant,
     /// Whether a sweep found that the backend is down and sends nothing.
-    is_lost: AtomicBool,
+    is_lost: AtomicFlag,
     /// The time of the backend's last byte at the last attempt of the stream to leave its backend because it
     /// was down.
     left_after: AtomicInstant,
@@ -60,9 +60,9 @@ pub struct StreamActivity {
 /// The bytes that the client of a WebSocket has sent.
 struct TunnelBytes {
     /// Number of bytes that the client has sent so far.
-    count: Arc<AtomicU64>,
+    count: Arc<AtomicCount>,
     /// The value of `count` at the last sweep.
-    swept_count: AtomicU64,
+    swept_count: AtomicCount,
 }
 
 /// Time between two tries to move a stream to another backend.
@@ -84,33 +84,33 @@ impl StreamActivity {
         backend: Arc<dyn BackendMonitor>,
         subject: StreamInfo,
         terms: StreamPolicy,
-        tunnel: Option<Arc<AtomicU64>>,
+        tunnel: Option<Arc<AtomicCount>>,
         now: Instant,
     ) -> Self {
         let tunnel = tunnel.map(|count| TunnelBytes {
             count,
-            swept_count: AtomicU64::new(0),
+            swept_count: AtomicCount::default(),
         });
         let activity = Self {
             backend,
             subject,
             tokens: AtomicU64::new(0),
-            is_reasoning: AtomicBool::new(false),
+            is_reasoning: AtomicFlag::default(),
             last_output_at: AtomicInstant::default(),
             deadline: AtomicInstant::default(),
             heard_at: AtomicInstant::default(),
             last_byte_at: AtomicInstant::default(),
-            needs_keep_alive: AtomicBool::new(false),
+            needs_keep_alive: AtomicFlag::default(),
             revoked_at: AtomicInstant::default(),
             terms,
-            waits_for_backend: AtomicBool::new(true),
+            waits_for_backend: AtomicFlag::new(true),
             is_stalled: AtomicBool::new(false),
             stall: Mutex::default(),
-            is_aborted: AtomicBool::new(false),
-            is_movable: AtomicBool::new(false),
-            is_moved: AtomicBool::new(false),
+            is_aborted: AtomicFlag::default(),
+            is_movable: AtomicFlag::default(),
+            is_moved: AtomicFlag::default(),
             move_at: AtomicInstant::default(),
-            is_lost: AtomicBool::new(false),
+            is_lost: AtomicFlag::default(),
             left_after: AtomicInstant::default(),
             waker: AtomicWaker::new(),
             tunnel,
@@ -150,8 +150,9 @@ impl StreamActivity {
         let Some(tunnel) = &self.tunnel else {
             return false;
         };
-        let count = tunnel.count.load(Ordering::Relaxed);
-        if tunnel.swept_count.swap(count, Ordering::Relaxed) != count {
+        let count = tunnel.count.get();
+        if tunnel.swept_count.get() != count {
+            tunnel.swept_count.set(count);
             self.on_tunnel_bytes(now);
         }
         let last_bytes_at = self.last_output_at.get();
@@ -161,12 +162,12 @@ impl StreamActivity {
     /// Sets the number of tokens so far, and whether all of them are reasoning.
     pub fn set_progress(&self, tokens: u64, is_reasoning: bool) {
         self.tokens.store(tokens, Ordering::Relaxed);
-        self.is_reasoning.store(is_reasoning, Ordering::Relaxed);
+        self.is_reasoning.set(is_reasoning);
     }
 
     /// Whether all output so far is reasoning, and more can follow.
     pub(super) fn is_reasoning(&self) -> bool {
-        self.is_reasoning.load(Ordering::Relaxed) && self.last_output_at.get().is_some()
+        self.is_reasoning.get() && self.last_output_at.get().is_some()
     }
 
     pub(super) fn tokens(&self) -> u64 {
@@ -179,7 +180,7 @@ impl StreamActivity {
             .last_output_at
             .get()
             .map(|last| now.saturating_duration_since(last));
-        let is_waiting = self.waits_for_backend.load(Ordering::Relaxed);
+        let is_waiting = self.waits_for_backend.get();
         let phase = match silent_for {
             None if self.tokens() > 0 => StreamPhase::Closing,
             None => StreamPhase::NoOutput,
@@ -220,13 +221,13 @@ impl StreamActivity {
         self.set_waits_for_backend(false);
         if self.terms.rules.keep_alive.is_some() {
             self.last_byte_at.set(Some(now));
-            self.needs_keep_alive.store(false, Ordering::Relaxed);
+            self.needs_keep_alive.set(false);
         }
     }
 
     /// Whether a keep-alive comment is due. After `true`, returns `false` until a sweep requests the next one.
     pub fn take_keep_alive(&self, now: Instant) -> bool {
-        let needs_keep_alive = self.needs_keep_alive.swap(false, Ordering::Relaxed);
+        let needs_keep_alive = self.needs_keep_alive.replace(false);
         if needs_keep_alive {
             self.last_byte_at.set(Some(now));
         }
@@ -238,9 +239,9 @@ impl StreamActivity {
             return;
         };
         let is_due = |last_byte| now.saturating_duration_since(last_byte) >= interval;
-        let waits_for_backend = self.waits_for_backend.load(Ordering::Relaxed);
+        let waits_for_backend = self.waits_for_backend.get();
         if waits_for_backend && self.last_byte_at.get().is_some_and(is_due) {
-            self.needs_keep_alive.store(true, Ordering::Relaxed);
+            self.needs_keep_alive.set(true);
             self.waker.wake();
         }
     }
@@ -276,21 +277,21 @@ impl StreamActivity {
     }
 
     pub(super) fn cut(&self) {
-        self.is_aborted.store(true, Ordering::Relaxed);
+        self.is_aborted.set(true);
         self.waker.wake();
     }
 
     /// Records that another backend could continue the stream.
     pub fn set_movable(&self) {
-        self.is_movable.store(true, Ordering::Relaxed);
+        self.is_movable.set(true);
     }
 
     /// Requests a move of the stream to another backend, if another backend can continue it. Returns whether
     /// one can.
     pub(super) fn request_move(&self) -> bool {
-        let is_movable = self.is_movable.load(Ordering::Relaxed);
+        let is_movable = self.is_movable.get();
         if is_movable {
-            self.is_moved.store(true, Ordering::Relaxed);
+            self.is_moved.set(true);
             self.cut();
         }
         is_movable
@@ -311,10 +312,10 @@ impl StreamActivity {
 
     /// Whether [`Self::request_move`] was called since the last call of this function.
     pub fn take_move(&self) -> bool {
-        let is_moved = self.is_moved.swap(false, Ordering::Relaxed);
+        let is_moved = self.is_moved.replace(false);
         if is_moved {
             // If another reason to abort the stream exists, the next sweep sets the flag again.
-            self.is_aborted.store(false, Ordering::Relaxed);
+            self.is_aborted.set(false);
         }
         is_moved
     }
@@ -325,10 +326,9 @@ impl StreamActivity {
         let Some(silence) = self.silence_of_lost_backend(now) else {
             return;
         };
-        let may_move = self.is_movable.load(Ordering::Relaxed)
-            && self.left_after.get() != self.last_heard_at();
+        let may_move = self.is_movable.get() && self.left_after.get() != self.last_heard_at();
         if silence >= LOST_SILENCE || (silence >= MOVE_SILENCE && may_move) {
-            self.is_lost.store(true, Ordering::Relaxed);
+            self.is_lost.set(true);
             self.cut();
         }
     }
@@ -336,11 +336,11 @@ impl StreamActivity {
     /// The effect of a sweep's last finding that the backend is down and sends nothing. Each finding is
     /// returned once. `None`: no new finding.
     pub fn take_loss(&self, now: Instant) -> Option<Loss> {
-        if !self.is_lost.swap(false, Ordering::Relaxed) {
+        if !self.is_lost.replace(false) {
             return None;
         }
         // The next sweep sets the flag again if necessary.
-        self.is_aborted.store(false, Ordering::Relaxed);
+        self.is_aborted.set(false);
         // A byte may have arrived after the sweep.
         Some(match self.silence_of_lost_backend(now) {
             Some(silence) if silence >= LOST_SILENCE => Loss::Ends,
@@ -355,7 +355,7 @@ impl StreamActivity {
     /// Time since the last byte of a backend that is down. `None`: the backend is up, or the stream waits
     /// for its client.
     fn silence_of_lost_backend(&self, now: Instant) -> Option<Duration> {
-        let is_waiting = self.waits_for_backend.load(Ordering::Relaxed);
+        let is_waiting = self.waits_for_backend.get();
         if !is_waiting || !self.backend.is_declared_down() {
             return None;
         }
@@ -369,21 +369,21 @@ impl StreamActivity {
 
     /// Sets whether the stream waits for its backend (`true`) or for its client to read (`false`).
     pub fn set_waits_for_backend(&self, is_waiting: bool) {
-        self.waits_for_backend.store(is_waiting, Ordering::Relaxed);
+        self.waits_for_backend.set(is_waiting);
     }
 
     /// Whether to abort the stream or move it to another backend. `waker` is woken when the result becomes
     /// `true`.
     pub fn is_cut(&self, waker: &Waker) -> bool {
         self.waker.register(waker);
-        self.is_aborted.load(Ordering::Relaxed)
+        self.is_aborted.get()
     }
 
     /// Time since the last output, if the stream waits for its backend. `None` before the first output and
     /// after the end.
     pub(super) fn backend_silence(&self, now: Instant) -> Option<Duration> {
         let last_output = self.last_output_at.get()?;
-        let is_waiting = self.waits_for_backend.load(Ordering::Relaxed);
+        let is_waiting = self.waits_for_backend.get();
         is_waiting.then(|| now.saturating_duration_since(last_output))
     }
 

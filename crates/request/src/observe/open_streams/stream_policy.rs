@@ -1,8 +1,7 @@
 //! Policies of response streams: timeouts, keep-alive comments and the handling of truncation.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
+use tokenweir_protocol::settings;
 
 /// The comments and error events that the gateway adds to streams. By default it adds nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -14,15 +13,16 @@ pub struct StreamRules {
     pub keep_alive: Option<Duration>,
 }
 
-/// How a client learns that its stream was truncated.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OnTruncation {
-    /// The connection is closed without the end of the body.
-    #[default]
-    Cut,
-    /// An error event precedes the close, if the stream is between two events.
-    ErrorEvent,
+settings! {
+    /// How a client learns that its stream was truncated.
+    #[derive(Default)]
+    pub enum OnTruncation {
+        /// The connection is closed without the end of the body.
+        #[default]
+        Cut,
+        /// An error event precedes the close, if the stream is between two events.
+        ErrorEvent,
+    }
 }
 
 /// The policy of one stream.

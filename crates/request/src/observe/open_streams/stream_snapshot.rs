@@ -30,7 +30,7 @@ pub struct StreamInfo {
 
 named_enum! {
     /// The phase of an open stream.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    #[derive(PartialOrd, Ord)]
     pub enum StreamPhase {
         /// The response head has arrived, but no output. The request waits in the queue of the engine, or the
         /// engine computes its prompt. Engines do not report which.

@@ -78,7 +78,7 @@ fn stream_info(accepted: Instant) -> StreamInfo {
 }
 
 fn is_cut(entry: &StreamEntry) -> bool {
-    entry.activity().is_cut(Waker::noop())
+    entry.is_cut(Waker::noop())
 }
 
 struct StreamFixture {
@@ -140,14 +140,11 @@ impl StreamFixture {
 fn a_stall_is_reported_once_until_output() {
     let fixture = fixture(None, None);
     let entry = fixture.stream();
-    assert_eq!(entry.activity().on_output(fixture.at(10), None), None);
+    assert_eq!(entry.on_output(fixture.at(10), None), None);
     assert_eq!(fixture.sweep(109), [0, 0]);
     assert_eq!(fixture.sweep(110), [1, 1]);
     assert_eq!(fixture.sweep(500), [1, 1], "the same stall");
-    let stall = entry
-        .activity()
-        .on_output(fixture.at(600), Some(OUTPUT_GAP))
-        .unwrap();
+    let stall = entry.on_output(fixture.at(600), Some(OUTPUT_GAP)).unwrap();
     assert_eq!(
         (stall.last_output_at, stall.detected_at),
         (fixture.at(10), fixture.at(110))
@@ -166,7 +163,7 @@ fn the_threshold_follows_p99_and_min_gap() {
     for (usual_gap, threshold) in [(0.05, 500), (0.001, 100), (f64::NAN, 100), (-1.0, 100)] {
         let fixture = fixture(Some(usual_gap), None);
         let entry = fixture.stream();
-        entry.activity().on_output(fixture.at(1), None);
+        entry.on_output(fixture.at(1), None);
         assert_eq!(fixture.sweep(threshold), [0, 0], "{usual_gap}");
         assert_eq!(fixture.sweep(threshold + 1), [1, 1], "{usual_gap}");
     }
@@ -177,8 +174,8 @@ fn stalls_need_output_before_and_after() {
     let fixture = fixture(None, Some(ABORT_AFTER));
     let entry = fixture.stream();
     assert_eq!(fixture.sweep(60_000), [0, 0]);
-    entry.activity().on_output(fixture.at(60_000), None);
-    assert_eq!(entry.activity().on_end(fixture.at(60_001)), None);
+    entry.on_output(fixture.at(60_000), None);
+    assert_eq!(entry.on_end(fixture.at(60_001)), None);
     assert_eq!(fixture.sweep(90_000), [0, 0]);
     assert!(!is_cut(&entry));
     assert_eq!(fixture.sweep(90_001), [0, 0]);
@@ -189,11 +186,11 @@ fn stalls_need_output_before_and_after() {
 fn unread_streams_do_not_stall() {
     let fixture = fixture(None, Some(ABORT_AFTER));
     let entry = fixture.stream();
-    entry.activity().on_output(fixture.at(10), None);
-    entry.activity().set_waits_for_backend(false);
+    entry.on_output(fixture.at(10), None);
+    entry.set_waits_for_backend(false);
     assert_eq!(fixture.sweep(60_000), [0, 0]);
     assert!(!is_cut(&entry));
-    entry.activity().set_waits_for_backend(true);
+    entry.set_waits_for_backend(true);
     assert_eq!(fixture.sweep(60_000), [1, 1]);
 }
 
@@ -202,9 +199,9 @@ fn silent_streams_are_aborted_and_woken() {
     let fixture = fixture(None, Some(ABORT_AFTER));
     let (silent, active) = (fixture.stream(), fixture.stream());
     let woken = Arc::new(WakeCounter::default());
-    silent.activity().on_output(fixture.at(10), None);
-    active.activity().on_output(fixture.at(900), None);
-    assert!(!silent.activity().is_cut(&woken.clone().into()));
+    silent.on_output(fixture.at(10), None);
+    active.on_output(fixture.at(900), None);
+    assert!(!silent.is_cut(&woken.clone().into()));
     assert_eq!(fixture.sweep(1_009), [2, 2]);
     assert_eq!(woken.0.load(Ordering::Relaxed), 0);
     fixture.registry.sweep(fixture.at(1_010));
@@ -217,12 +214,12 @@ fn silent_streams_are_aborted_and_woken() {
 fn a_dropped_stream_is_no_longer_stalled() {
     let fixture = fixture(None, None);
     let (first, second) = (fixture.stream(), fixture.stream());
-    first.activity().on_output(fixture.at(10), None);
-    second.activity().on_output(fixture.at(10), None);
+    first.on_output(fixture.at(10), None);
+    second.on_output(fixture.at(10), None);
     assert_eq!(fixture.sweep(200), [2, 2]);
     drop(first);
     assert_eq!(fixture.sweep(300), [1, 2]);
-    let stall = second.activity().on_end(fixture.at(400)).unwrap();
+    let stall = second.on_end(fixture.at(400)).unwrap();
     assert_eq!(stall.ended_at, Some(fixture.at(400)));
     drop(second);
     assert_eq!(fixture.sweep(500), [0, 2]);
@@ -252,7 +249,7 @@ fn a_late_first_output_aborts_the_stream() {
         fixture.open_stream_with(terms),
         fixture.open_stream_with(terms),
     );
-    on_time.activity().on_output(fixture.at(400), None);
+    on_time.on_output(fixture.at(400), None);
     fixture.sweep(499);
     assert!(!is_cut(&overdue));
     fixture.sweep(501);
@@ -262,22 +259,22 @@ fn a_late_first_output_aborts_the_stream() {
 /// The loss of a stream that a sweep after `millis` finds.
 fn loss_at(fixture: &StreamFixture, entry: &StreamEntry, millis: u64) -> Option<Loss> {
     fixture.sweep(millis);
-    entry.activity().take_loss(fixture.at(millis))
+    entry.take_loss(fixture.at(millis))
 }
 
 #[test]
 fn silent_streams_of_lost_backends_move_then_end() {
     let fixture = fixture(None, None);
     let (fixed, movable) = (fixture.stream(), fixture.stream());
-    movable.activity().set_movable();
+    movable.set_movable();
     assert_eq!(
         loss_at(&fixture, &movable, 60_000),
         None,
         "the backend is up"
     );
     for entry in [&fixed, &movable] {
-        entry.activity().on_bytes(fixture.at(60_000));
-        entry.activity().set_waits_for_backend(true);
+        entry.on_bytes(fixture.at(60_000));
+        entry.set_waits_for_backend(true);
     }
     fixture.backend.is_down.store(true, Ordering::Relaxed);
     assert_eq!(loss_at(&fixture, &movable, 64_999), None);
@@ -297,17 +294,17 @@ fn bytes_or_slow_clients_prevent_a_loss() {
     let fixture = fixture(None, None);
     let entry = fixture.stream();
     fixture.backend.is_down.store(true, Ordering::Relaxed);
-    entry.activity().on_bytes(fixture.at(10_000));
+    entry.on_bytes(fixture.at(10_000));
     assert_eq!(
         loss_at(&fixture, &entry, 60_000),
         None,
         "its client does not read"
     );
-    entry.activity().set_waits_for_backend(true);
+    entry.set_waits_for_backend(true);
     fixture.sweep(60_000);
-    entry.activity().on_bytes(fixture.at(60_001));
-    entry.activity().set_waits_for_backend(true);
-    let loss = entry.activity().take_loss(fixture.at(60_002));
+    entry.on_bytes(fixture.at(60_001));
+    entry.set_waits_for_backend(true);
+    let loss = entry.take_loss(fixture.at(60_002));
     assert_eq!(loss, Some(Loss::Over), "a byte came after the sweep");
     assert!(!is_cut(&entry));
     fixture.backend.is_down.store(false, Ordering::Relaxed);
@@ -327,7 +324,7 @@ fn an_idle_timeout_overrides_abort_after() {
     };
     let (with_idle_timeout, default) = (fixture.open_stream_with(terms), fixture.stream());
     for entry in [&with_idle_timeout, &default] {
-        entry.activity().on_output(fixture.at(10), None);
+        entry.on_output(fixture.at(10), None);
     }
     fixture.sweep(10 + MIN_GAP.as_millis() as u64);
     assert!(is_cut(&with_idle_timeout) && !is_cut(&default));
@@ -347,15 +344,15 @@ fn comments_are_due_once_per_silent_interval() {
     });
     let is_keep_alive_due = |millis| {
         fixture.sweep(millis);
-        entry.activity().take_keep_alive(fixture.at(millis))
+        entry.take_keep_alive(fixture.at(millis))
     };
-    entry.activity().on_bytes(fixture.at(1_000));
-    entry.activity().set_waits_for_backend(true);
+    entry.on_bytes(fixture.at(1_000));
+    entry.set_waits_for_backend(true);
     assert_eq!(
         [15_900, 16_000, 16_100, 30_900, 31_000].map(is_keep_alive_due),
         [false, true, false, false, true]
     );
-    entry.activity().set_waits_for_backend(false);
+    entry.set_waits_for_backend(false);
     assert!(!is_keep_alive_due(60_000), "the client does not read");
 }
 
@@ -365,15 +362,15 @@ fn snapshots_have_phases_and_silences() {
     let [_prefilling, decoding, write_blocked, stalled, ending] =
         [(); 5].map(|()| fixture.stream());
     for entry in [&decoding, &write_blocked, &stalled, &ending] {
-        entry.activity().on_bytes(fixture.at(10));
-        entry.activity().on_output(fixture.at(10), None);
-        entry.activity().set_progress(3, true);
+        entry.on_bytes(fixture.at(10));
+        entry.on_output(fixture.at(10), None);
+        entry.set_progress(3, true);
     }
-    stalled.activity().set_waits_for_backend(true);
+    stalled.set_waits_for_backend(true);
     fixture.sweep(1_500);
-    decoding.activity().on_output(fixture.at(1_900), None);
-    decoding.activity().set_progress(7, false);
-    ending.activity().on_end(fixture.at(1_900));
+    decoding.on_output(fixture.at(1_900), None);
+    decoding.set_progress(7, false);
+    ending.on_end(fixture.at(1_900));
     let snapshot = fixture.registry.snapshot(4, fixture.at(2_000));
     let phases: Vec<_> = snapshot
         .oldest

@@ -52,10 +52,10 @@ pub(super) struct UsageFilter {
     is_removed: bool,
     /// Whether the usage of an event could not be removed. The client then received usage that it did not
     /// request.
-    pub(super) has_failed: bool,
+    pub has_failed: bool,
     /// The `system_fingerprint` of the server, with its quotes. Empty: the server sends no
     /// fingerprint. `None`: not known.
-    pub(super) fingerprint: Option<Bytes>,
+    pub fingerprint: Option<Bytes>,
 }
 
 /// The change to an event.
@@ -80,17 +80,17 @@ enum EventEdit {
 /// The parts of an event that the filter needs. The default is a block, such as a comment, that the filter does
 /// not change.
 #[derive(Debug, Clone, Default)]
-pub(in crate::observe) struct EventParts {
+pub(crate) struct EventParts {
     /// Whether the block is an event.
-    pub(in crate::observe) is_event: bool,
+    pub is_event: bool,
     /// Whether the event is the usage event, which has `usage` and no choice.
-    pub(in crate::observe) is_usage_event: bool,
+    pub is_usage_event: bool,
     /// Whether the event has usage that the client did not request.
-    pub(in crate::observe) has_usage: bool,
+    pub has_usage: bool,
     /// Byte range of the `usage` member in the current frame. `None`: the range is not known.
-    pub(in crate::observe) usage_at: Option<Range<usize>>,
+    pub usage_at: Option<Range<usize>>,
     /// Whether the event has a finish reason.
-    pub(in crate::observe) has_finish: bool,
+    pub has_finish: bool,
 }
 
 /// Maximum length of a held block, in bytes. Events with token ids or logprobs can be longer, but the gateway

@@ -21,17 +21,17 @@ pub(super) struct UsageSplitter {
     /// Number of bytes of the tail after the `usage` member.
     after_member: usize,
     /// Byte range of the `usage` member of the current event in the current chunk. `None`: not known.
-    pub(super) member: Option<Range<usize>>,
+    pub member: Option<Range<usize>>,
 }
 
 /// The data of an event, split into its usage and its other data.
 pub(super) struct SplitEvent<'a> {
     /// The data without the `usage` member.
-    pub(super) other_data: &'a [u8],
+    pub other_data: &'a [u8],
     /// The counts of the `usage` member.
-    pub(super) usage: Usage,
+    pub usage: Usage,
     /// Byte range of the `usage` member in the data, including the comma before the member.
-    pub(super) member: Range<usize>,
+    pub member: Range<usize>,
 }
 
 /// The start of the `usage` member, up to the brace that opens its object. In JSON these bytes cannot occur

@@ -12,7 +12,7 @@ use tokenweir_protocol::openai::{Delta, ResponseReader};
 
 /// Removes usage from one response. The default removes nothing.
 #[derive(Debug, Default)]
-pub(in crate::observe) struct UsageStage {
+pub(crate) struct UsageStage {
     /// The filter. `None`: nothing is removed from this response.
     filter: Option<Box<UsageFilter>>,
     /// Splits the usage from each event. `None`: continuous usage is not removed.
@@ -28,7 +28,7 @@ pub(in crate::observe) struct UsageStage {
 impl UsageStage {
     /// The stage for a response to a request with these options. `fingerprint`: the `system_fingerprint` member
     /// of an earlier stream of the server.
-    pub(in crate::observe) fn new(
+    pub(crate) fn new(
         options: &RequestOptions,
         fingerprint: Option<Bytes>,
         observed: &mut ObservedResponse,
@@ -56,17 +56,12 @@ impl UsageStage {
     }
 
     /// Whether forwarded chunks can be shorter than received ones.
-    pub(in crate::observe) fn is_active(&self) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         self.filter.is_some()
     }
 
     /// Passes the data of an event to `reader`. `frame`: the chunk that contains the data.
-    pub(in crate::observe) fn read(
-        &mut self,
-        data: &[u8],
-        frame: &[u8],
-        reader: &mut ResponseReader,
-    ) {
+    pub(crate) fn read(&mut self, data: &[u8], frame: &[u8], reader: &mut ResponseReader) {
         match &mut self.splitter {
             Some(splitter) => read_without_usage(splitter, data, frame, reader),
             None => reader.data(data),
@@ -75,7 +70,7 @@ impl UsageStage {
 
     /// The parts of an event that the filter needs.
     #[inline]
-    pub(in crate::observe) fn on_event(
+    pub(crate) fn on_event(
         &mut self,
         delta: &Delta,
         observed: &mut ObservedResponse,
@@ -96,7 +91,7 @@ impl UsageStage {
     /// Reports a block (lines up to a blank line). `end`: the offset in the current chunk at which the block
     /// ends.
     #[inline]
-    pub(in crate::observe) fn on_block(
+    pub(crate) fn on_block(
         &mut self,
         end: usize,
         event: EventParts,
@@ -110,7 +105,7 @@ impl UsageStage {
     }
 
     /// The bytes to forward, for a chunk whose events have been reported.
-    pub(in crate::observe) fn forward(&mut self, frame: Bytes) -> Bytes {
+    pub(crate) fn forward(&mut self, frame: Bytes) -> Bytes {
         let Some(filter) = &mut self.filter else {
             return frame;
         };
@@ -122,7 +117,7 @@ impl UsageStage {
     }
 
     /// The held bytes. Called when the body has ended.
-    pub(in crate::observe) fn flush(&mut self) -> Bytes {
+    pub(crate) fn flush(&mut self) -> Bytes {
         match &mut self.filter {
             Some(filter) => filter.flush(),
             None => Bytes::new(),
@@ -130,7 +125,7 @@ impl UsageStage {
     }
 
     /// Records the findings of the stage. Called when the response has ended.
-    pub(in crate::observe) fn report(&self, observed: &mut ObservedResponse) {
+    pub(crate) fn report(&self, observed: &mut ObservedResponse) {
         let Some(filter) = &self.filter else { return };
         observed.fingerprint.clone_from(&filter.fingerprint);
         if filter.has_failed {
@@ -139,7 +134,7 @@ impl UsageStage {
     }
 
     /// Processes a chunk of a body that is not read as a stream.
-    pub(in crate::observe) fn on_unread(&mut self, chunk: &[u8], observed: &mut ObservedResponse) {
+    pub(crate) fn on_unread(&mut self, chunk: &[u8], observed: &mut ObservedResponse) {
         if std::mem::take(&mut self.may_leak) {
             look_for_events(chunk, observed);
         }

@@ -54,36 +54,19 @@ fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Du
     let is_preempted = record
         .preemptions()
         .is_some_and(|preemptions| preemptions > 0);
-    let (preempted, stalled) = if is_preempted {
-        (stall_time, Duration::ZERO)
-    } else {
-        (Duration::ZERO, stall_time)
-    };
+    let when = |applies, took| if applies { took } else { Duration::ZERO };
     let is_slow_decode = record.tpot().is_some_and(|tpot| tpot > limits.tpot);
     let decode = took(RequestPhase::Decode).saturating_sub(stall_time);
-    let decode = if is_slow_decode {
-        decode
-    } else {
-        Duration::ZERO
-    };
+    let decode = when(is_slow_decode, decode);
     let is_late_answer = record
         .reasoning_wait()
         .is_some_and(|wait| wait > limits.first_answer);
-    let reasoning = elapsed_between(
-        timings.first_reasoning,
-        timings.first_answer.or(timings.ended),
-    );
-    let reasoning = if is_late_answer {
-        reasoning
-    } else {
-        Duration::ZERO
-    };
+    let answered = timings.first_answer.or(timings.ended);
+    let reasoning = elapsed_between(timings.first_reasoning, answered);
+    let reasoning = when(is_late_answer, reasoning);
     // At a lower clock, the GPU's own work takes longer.
-    let (long_prompt, decode, throttled) = if record.was_gpu_throttled() {
-        (Duration::ZERO, Duration::ZERO, wait.long_prompt() + decode)
-    } else {
-        (wait.long_prompt(), decode, Duration::ZERO)
-    };
+    let is_throttled = record.was_gpu_throttled();
+    let long_prompt = wait.long_prompt();
     [
         (SlowCause::Retry, took(RequestPhase::FailedAttempts)),
         (SlowCause::GatewayQueue, gateway_queue),
@@ -92,14 +75,17 @@ fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Du
         (SlowCause::EngineQueue, wait.queue),
         (
             SlowCause::LongPrompt,
-            long_prompt + took(RequestPhase::RemotePrefill),
+            when(!is_throttled, long_prompt) + took(RequestPhase::RemotePrefill),
         ),
         (SlowCause::Reasoning, reasoning.saturating_sub(stall_time)),
         (SlowCause::Unresponsive, wait.unresponsive()),
-        (SlowCause::Preempted, preempted),
-        (SlowCause::Stalled, stalled),
-        (SlowCause::SlowDecode, decode),
-        (SlowCause::GpuThrottled, throttled),
+        (SlowCause::Preempted, when(is_preempted, stall_time)),
+        (SlowCause::Stalled, when(!is_preempted, stall_time)),
+        (SlowCause::SlowDecode, when(!is_throttled, decode)),
+        (
+            SlowCause::GpuThrottled,
+            when(is_throttled, long_prompt + decode),
+        ),
         (SlowCause::SlowClient, upload + record.observed.write_stall),
     ]
 }

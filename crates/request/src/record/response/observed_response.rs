@@ -146,6 +146,15 @@ impl ObservedResponse {
         self.chunk_transit = FixedBucketHistogram::with_bounds(&buckets.chunk_transit);
     }
 
+    /// The times between tokens or, if the numbers of tokens are unknown, between events with output.
+    pub fn token_gaps(&self) -> &OutputGapHistogram {
+        if self.inter_token_latency.count() > 0 {
+            &self.inter_token_latency
+        } else {
+            &self.inter_chunk_latency
+        }
+    }
+
     /// The accuracy of the output token count.
     pub fn token_count_source(&self) -> UsageSource {
         let Usage { input, output, .. } = self.usage;

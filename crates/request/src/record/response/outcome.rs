@@ -5,7 +5,7 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// The outcome of a request.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum Outcome {
         /// The response was complete.
         Ok = "ok",
@@ -59,7 +59,6 @@ pub enum Termination {
 
 named_enum! {
     /// The side that ended the response.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum TerminationInitiator {
         /// The client.
         Client = "client",
@@ -72,7 +71,6 @@ named_enum! {
 
 named_enum! {
     /// How a request ended: its outcome and, where it adds information, how the response ended.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum TerminationReason {
         /// The response was complete.
         Ok = "ok",
@@ -113,7 +111,7 @@ named_enum! {
 
 named_enum! {
     /// Accuracy of the output token count.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    #[derive(Default)]
     pub enum UsageSource {
         /// The final count of the engine.
         Exact = "exact",
@@ -131,7 +129,6 @@ named_enum! {
 
 named_enum! {
     /// The result of handling the usage event that only the gateway requested.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum UsageEventOutcome {
         /// The gateway removed the usage event from the response.
         Stripped = "stripped",
@@ -157,7 +154,7 @@ pub enum UsageLayout {
 
 named_enum! {
     /// Why a response could not be inspected in full. Its bytes are forwarded regardless.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum UninspectedReason {
         /// The response was compressed, although the gateway asked for `identity`.
         ContentEncoded = "content_encoded",

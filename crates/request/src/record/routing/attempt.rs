@@ -75,7 +75,7 @@ impl Attempt {
 
 named_enum! {
     /// Why a failed request was not tried on another backend.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum FailoverDenialReason {
         /// The response had begun, or another backend would have failed in the same way.
         NotRetryable = "not_retryable",

@@ -14,51 +14,26 @@ impl LoadEstimator {
         expected_blocks: u32,
     ) -> CachedTokens {
         let tokens_per_byte = self.learned_estimates.tokens_per_byte();
-        let tokens = prompt.tokens(tokens_per_byte);
         let block_tokens = prompt.block_tokens(tokens_per_byte);
         let known = known.filter(|known| known.is_plausible());
-        match known {
-            Some(known) if known.is_decided => {
-                let pending = self.pending_blocks(prompt);
-                CachedTokens::by_events(tokens, block_tokens, known, pending)
+        let sent = match self.prefix_table.get() {
+            None => 0,
+            Some(_) if prompt.blocks.is_empty() => 0,
+            Some(table) if known.is_some_and(|known| known.is_decided) => {
+                let age = self.pending_outputs.oldest_table_age();
+                age.map_or(0, |age| table.matched_since(&prompt.blocks, age))
             }
-            _ => {
-                let matched = self.matched_blocks(prompt, block_tokens, expected_blocks);
-                CachedTokens::by_sent_prompts(tokens, block_tokens, known, matched)
+            Some(table) => {
+                let blocks = self.last_report.cache_blocks(block_tokens);
+                let retained = blocks * self.learned_estimates.retention();
+                table.matched(&prompt.blocks, retained as usize, expected_blocks as usize)
             }
-        }
-    }
-
-    /// Number of leading blocks of a prompt that were sent to the backend and are probably still cached.
-    fn matched_blocks(
-        &self,
-        prompt: &PromptFingerprint,
-        block_tokens: f64,
-        expected_blocks: u32,
-    ) -> u32 {
-        let Some(table) = self.prefix_table.get() else {
-            return 0;
         };
-        if prompt.blocks.is_empty() {
-            return 0;
-        }
-        let retained =
-            self.last_report.cache_blocks(block_tokens) * self.learned_estimates.retention();
-        table.matched(&prompt.blocks, retained as usize, expected_blocks as usize) as u32
-    }
-
-    /// Number of leading blocks of a prompt that were sent since the oldest request without output.
-    fn pending_blocks(&self, prompt: &PromptFingerprint) -> u32 {
-        let Some(table) = self.prefix_table.get() else {
-            return 0;
-        };
-        let Some(age) = self.pending_outputs.oldest_table_age() else {
-            return 0;
-        };
-        if prompt.blocks.is_empty() {
-            0
-        } else {
-            table.matched_since(&prompt.blocks, age) as u32
-        }
+        CachedTokens::new(
+            prompt.tokens(tokens_per_byte),
+            block_tokens,
+            known,
+            sent as u32,
+        )
     }
 }

@@ -2,8 +2,8 @@
 
 use super::super::load_report::LoadReport;
 use super::super::reservation::LocalLoad;
+use super::LoadEstimator;
 use super::reported_queues::ReportedQueues;
-use super::{LoadEstimator, MIN_HORIZON_SECONDS};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,8 @@ impl LoadEstimator {
 
     /// Changes the age at which a load report has the weight ½ in the estimates.
     pub fn set_horizon(&self, horizon: Duration) {
-        self.horizon
-            .set(horizon.as_secs_f64().max(MIN_HORIZON_SECONDS));
+        // With a horizon of 0, even a new report would have no weight.
+        self.horizon.set(horizon.as_secs_f64().max(f64::EPSILON));
     }
 
     /// Maximum number of requests that the engine has run at once since its start, as far as reports and

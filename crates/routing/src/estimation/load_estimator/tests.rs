@@ -239,32 +239,6 @@ fn an_idle_backends_high_cost_loses_weight() {
 }
 
 #[test]
-fn a_confirmed_cost_keeps_its_weight_longer() {
-    let (estimator, now) = estimator();
-    let freshness_after_10_s = |last: u32| {
-        estimator
-            .candidate(&prompt(5_000, 99), now + SECOND * (last + 10))
-            .prefill_freshness
-    };
-    observe(&estimator, 0, now, 0.5);
-    let first = freshness_after_10_s(0);
-    for n in 1..4 {
-        observe(&estimator, n, now + SECOND * 20 * n as u32, 0.5);
-    }
-    assert!(
-        first < 0.3 && freshness_after_10_s(60) > 0.8,
-        "{}",
-        freshness_after_10_s(60)
-    );
-    observe(&estimator, 9, now + SECOND * 100, 5.0);
-    assert!(
-        freshness_after_10_s(105) < 0.3,
-        "{}",
-        freshness_after_10_s(105)
-    );
-}
-
-#[test]
 fn a_wait_for_unknown_slots_is_no_prefill() {
     let (estimator, now) = estimator();
     observe(&estimator, 0, now, 0.5);

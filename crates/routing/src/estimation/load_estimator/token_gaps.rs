@@ -2,29 +2,31 @@
 //! in its reports.
 
 use super::super::load_report::TokenGapSum;
+use std::sync::Mutex;
 use tokenweir_protocol::atomic::AtomicF64;
+use tokenweir_protocol::mutex::lock;
 
-/// The recent gaps between tokens. Only one task stores reports, so no update is lost.
+/// The recent gaps between tokens.
 #[derive(Debug, Default)]
 pub(super) struct TokenGaps {
-    /// Time of the last report in seconds. 0: no report yet.
-    reported_at: AtomicF64,
-    /// The sums of the last report.
-    total_seconds: AtomicF64,
-    total_count: AtomicF64,
-    /// The sum of recent gaps. The weight of a gap falls to 37 % within [`TIME_CONSTANT_SECONDS`].
-    recent_seconds: AtomicF64,
-    recent_count: AtomicF64,
-    /// The minimum of the mean since the start of the engine. 0: not known.
-    least_mean: AtomicF64,
     /// The present value of [`TokenGaps::slowed_mean`].
     slowed_mean: AtomicF64,
+    sums: Mutex<GapSums>,
+}
+
+#[derive(Debug, Default)]
+struct GapSums {
+    /// Time of the last report in seconds. `None`: no report yet.
+    reported_at: Option<f64>,
+    last: TokenGapSum,
+    /// The recent gaps. The weight of a gap falls to 37 % within [`TIME_CONSTANT_SECONDS`].
+    recent: TokenGapSum,
+    /// The minimum of the mean since the start of the engine. `None`: not known.
+    least_mean: Option<f64>,
 }
 
 /// Age at which a gap has a weight of 37 %. It spans about ten scrapes, but less than a response.
 const TIME_CONSTANT_SECONDS: f64 = 1.0;
-/// Minimum number of recent gaps for a mean.
-const MIN_COUNT: f64 = 20.0;
 /// Maximum ratio of the mean gap to its minimum at which the engine does not count as slowed down. Fewer
 /// requests do not speed up an engine that is slow with few sequences.
 const SLOWED_RATIO: f64 = 2.0;
@@ -32,46 +34,9 @@ const SLOWED_RATIO: f64 = 2.0;
 impl TokenGaps {
     /// Adds the gaps since the last report. `now`: time of the scrape in seconds.
     pub(super) fn on_report(&self, total: Option<TokenGapSum>, now: f64) {
-        let total = total.unwrap_or_default();
-        let age = now - self.reported_at.get();
-        let seconds = total.seconds - self.total_seconds.get();
-        let count = total.count - self.total_count.get();
-        let is_first = self.reported_at.get() <= 0.0;
-        self.reported_at.set(now);
-        self.total_seconds.set(total.seconds);
-        self.total_count.set(total.count);
-        let is_valid = [seconds, count, age]
-            .iter()
-            .all(|value| (0.0..1e300).contains(value));
-        if is_first || !is_valid {
-            self.recent_seconds.set(0.0);
-            self.recent_count.set(0.0);
-        } else {
-            let weight = (-age / TIME_CONSTANT_SECONDS).exp();
-            self.recent_seconds
-                .set(self.recent_seconds.get() * weight + seconds);
-            self.recent_count
-                .set(self.recent_count.get() * weight + count);
-        }
-        self.slowed_mean.set(self.read_slowed_mean());
-    }
-
-    fn read_slowed_mean(&self) -> f64 {
-        let count = self.recent_count.get();
-        if count < MIN_COUNT {
-            return 0.0;
-        }
-        let mean = self.recent_seconds.get() / count;
-        let least = self.least_mean.get();
-        if least <= 0.0 || mean < least {
-            self.least_mean.set(mean);
-            return 0.0;
-        }
-        if mean < SLOWED_RATIO * least {
-            0.0
-        } else {
-            mean
-        }
+        let mut sums = lock(&self.sums);
+        sums.add(total.unwrap_or_default(), now);
+        self.slowed_mean.set(sums.slowed_mean());
     }
 
     /// The mean gap in seconds, if it is at least [`SLOWED_RATIO`] times the minimum. 0: below that, or not
@@ -83,8 +48,40 @@ impl TokenGaps {
 
     /// Forgets the minimum, which belongs to an earlier process.
     pub(super) fn forget(&self) {
-        self.least_mean.set(0.0);
+        lock(&self.sums).least_mean = None;
         self.slowed_mean.set(0.0);
+    }
+}
+
+impl GapSums {
+    fn add(&mut self, total: TokenGapSum, now: f64) {
+        let seconds = total.seconds - self.last.seconds;
+        let count = total.count - self.last.count;
+        let age = self.reported_at.map_or(-1.0, |at| now - at);
+        self.reported_at = Some(now);
+        self.last = total;
+        let is_valid = |value: &f64| (0.0..1e300).contains(value);
+        if [seconds, count, age].iter().all(is_valid) {
+            let weight = (-age / TIME_CONSTANT_SECONDS).exp();
+            self.recent.seconds = self.recent.seconds * weight + seconds;
+            self.recent.count = self.recent.count * weight + count;
+        } else {
+            self.recent = TokenGapSum::default();
+        }
+    }
+
+    fn slowed_mean(&mut self) -> f64 {
+        if self.recent.count < 1.0 {
+            return 0.0;
+        }
+        let mean = self.recent.seconds / self.recent.count;
+        let least = self.least_mean.map_or(mean, |least| least.min(mean));
+        self.least_mean = Some(least);
+        if mean < SLOWED_RATIO * least {
+            0.0
+        } else {
+            mean
+        }
     }
 }
 
@@ -120,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn few_or_no_gaps_are_no_mean() {
+    fn no_recent_gap_is_no_mean() {
         let gaps = TokenGaps::default();
         assert!(after(&gaps, &[0.02, 0.1]) > 0.0);
         gaps.on_report(None, 4.0);
@@ -129,13 +126,11 @@ mod tests {
             "the engine reports no gaps any more"
         );
         assert!(after(&gaps, &[0.1, 0.1]) > 0.0);
-        gaps.on_report(
-            Some(TokenGapSum {
-                seconds: 1_020.0,
-                count: 1_200.0,
-            }),
-            9.0,
-        );
+        let same = TokenGapSum {
+            seconds: 1_020.0,
+            count: 1_200.0,
+        };
+        gaps.on_report(Some(same), 9.0);
         assert!(gaps.slowed_mean() <= 0.0, "no gap for six seconds");
         gaps.on_report(Some(TokenGapSum::default()), 10.0);
         assert!(gaps.slowed_mean() <= 0.0, "the engine started again");

@@ -303,6 +303,7 @@ impl Loop {
             prompt: self.agents[number].blocks.len() as u64 * TOKENS_PER_BLOCK,
             cached: Some(self.agents[number].cached),
             output: OUTPUT,
+            has_missed: None,
         };
         if let State::Runs { context: Some(id) } = self.agents[number].state
             && let Some(set) = &mut self.set

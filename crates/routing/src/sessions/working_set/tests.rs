@@ -25,6 +25,7 @@ fn tokens(prompt: u64, cached: u64) -> TurnTokens {
         prompt,
         cached: Some(cached),
         output: 0,
+        has_missed: None,
     }
 }
 
@@ -142,20 +143,21 @@ fn nothing_waits_before_evictions_are_reported() {
     let mut now = clock::epoch();
     let mut set = WorkingSet::new(Some(128 * 400));
     let mut turns = 0..;
-    let mut end_turn = |set: &mut WorkingSet, cached: u64, now: Instant| {
+    let mut end_turn = |set: &mut WorkingSet, is_evicted: bool, now: Instant| {
         let length = 2 + turns.next().unwrap();
+        let cached = if is_evicted { 0 } else { 128 * (length - 1) };
         let id = set.run(&prompt(0..length), now);
         set.end(id, Some(tokens(128 * length, cached)), now);
     };
-    end_turn(&mut set, 0, now);
+    end_turn(&mut set, true, now);
     set.run(&prompt(1_000..1_400), now);
     assert_eq!(set.kind(&prompt(2_000..2_040), now), TurnKind::Fits);
-    for _ in 0..4 {
-        end_turn(&mut set, 0, now);
+    for _ in 0..20 {
+        end_turn(&mut set, true, now);
     }
     assert_eq!(set.kind(&prompt(2_000..2_040), now), TurnKind::Waits);
     for _ in 0..100 {
-        end_turn(&mut set, 1 << 20, now);
+        end_turn(&mut set, false, now);
     }
     assert_eq!(
         set.kind(&prompt(2_000..2_040), now),
@@ -165,6 +167,32 @@ fn nothing_waits_before_evictions_are_reported() {
     now += Duration::from_secs(31);
     set.need(now);
     assert!(!set.evictions.hold_sessions(), "{:?}", set.evictions);
+}
+
+#[test]
+fn nothing_waits_while_turns_meet_objectives() {
+    let now = clock::epoch();
+    let mut set = WorkingSet::new(Some(128 * 400));
+    let mut turns = 0..;
+    let mut end_turns = |set: &mut WorkingSet, has_missed: bool| {
+        for _ in 0..30 {
+            let length = 2 + turns.next().unwrap();
+            let id = set.run(&prompt(0..length), now);
+            let ended = TurnTokens {
+                has_missed: Some(has_missed),
+                ..tokens(128 * length, 0)
+            };
+            set.end(id, Some(ended), now);
+        }
+    };
+    end_turns(&mut set, false);
+    set.run(&prompt(1_000..1_400), now);
+    let large = prompt(2_000..2_200);
+    assert_eq!(set.kind(&large, now), TurnKind::Fits);
+    end_turns(&mut set, true);
+    assert_eq!(set.kind(&large, now), TurnKind::Waits);
+    end_turns(&mut set, false);
+    assert_eq!(set.kind(&large, now), TurnKind::Waits, "the wait goes on");
 }
 
 #[test]
@@ -256,6 +284,34 @@ fn only_an_idle_context_is_continued() {
     assert_ne!(fork, id);
     set.end(id, None, now);
     assert_eq!(set.run(&prompt((0..5).chain(50..60)), now), id);
+    set.check();
+}
+
+#[test]
+fn another_question_about_a_document_is_no_turn() {
+    let now = clock::epoch();
+    let mut set = WorkingSet::new(Some(1 << 20));
+    let question = |bytes| {
+        Arc::new(PromptFingerprint {
+            bytes: 512 * 5 + bytes,
+            whole: bytes,
+            ..PromptFingerprint::clone(&prompt(0..5))
+        })
+    };
+    let answer = TurnTokens {
+        output: 100,
+        ..tokens(650, 0)
+    };
+    let first = set.run(&question(100), now);
+    set.end(first, Some(answer), now);
+    let second = set.run(&question(150), now);
+    assert_ne!(second, first, "it does not contain the answer");
+    set.end(second, Some(answer), now);
+    assert_eq!(set.run(&question(100), now), first, "the same prompt again");
+    set.end(first, Some(answer), now);
+    let next = prompt((0..5).chain(50..52));
+    assert_eq!(set.run(&next, now), second, "the longer prompt");
+    assert_eq!(set.run(&next, now), first);
     set.check();
 }
 

@@ -36,7 +36,7 @@ pub struct BenchRequestSender {
 
 named_enum! {
     /// The OpenAI API that the benchmark requests call.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    #[derive(Default)]
     pub enum RequestShape {
         /// Requests to `/v1/completions`.
         #[default]

@@ -16,7 +16,7 @@ use tokenweir_protocol::named_enum;
 named_enum! {
     /// Where the policies of the gateway get the number of cached tokens of a prompt. The
     /// reimplementations of other routers use their own sources.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    #[derive(Default)]
     pub enum CacheView {
         /// The prompts that the gateway sent, as in a real gateway without KV events.
         #[default]

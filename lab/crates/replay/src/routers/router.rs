@@ -55,7 +55,7 @@ pub enum RouterKind {
 
 named_enum! {
     /// A router that is not a policy of the gateway.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Hash)]
     pub enum ReferenceRouter {
         /// The default scorers of llm-d.
         LlmD = "llm_d",

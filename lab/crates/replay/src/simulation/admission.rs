@@ -3,7 +3,7 @@
 
 use super::event::SimulationEvent;
 use super::gateway::QueuedArrival;
-use super::{InFlightRequest, Simulation};
+use super::{InFlightRequest, SimulatedAdmission, Simulation};
 use std::time::Duration;
 use tokenweir_routing::Candidate;
 use tokenweir_routing::admission::{
@@ -14,6 +14,16 @@ use tokenweir_routing::sessions::TurnKind;
 
 /// Number of times that a client repeats a refused request: the default of `OpenAI`'s SDKs.
 const CLIENT_RETRIES: u32 = 2;
+
+/// How long a request may wait, as in the real gateway.
+struct WaitLimit {
+    /// When the request is refused.
+    deadline: Duration,
+    /// The time until which it waits for room beside the live sessions. `None`: it does not.
+    gated_until: Option<Duration>,
+    /// Whether it misses its objective after this wait.
+    has_objective: bool,
+}
 
 impl Simulation<'_> {
     pub(super) fn handle_arrival(&mut self, number: usize) {
@@ -46,16 +56,15 @@ impl Simulation<'_> {
         let Some(admission) = self.admission else {
             return self.end(number, None);
         };
-        let ends_at = self.now + admission.max_wait;
         let candidates = self.waiting_candidates(gateway, number);
         let mut request = self.queued_request(&candidates, arrival);
         let ttft = self.predicted_ttft(gateway, &candidates);
-        let late_at = admission
-            .objective
-            .map(|limit| (arrival.arrived_at + longest_wait(limit, ttft)).min(ends_at));
-        let deadline = late_at.unwrap_or(ends_at);
+        let WaitLimit {
+            deadline,
+            gated_until,
+            has_objective,
+        } = self.wait_limit(&admission, arrival.arrived_at, kind, ttft);
         request.deadline = self.setup.epoch + deadline;
-        let gated_until = self.gated_until(kind, deadline);
         request.gated_until = gated_until.map(|until| self.setup.epoch + until);
         if !admission.has_tenants {
             request.tenant = 0;
@@ -67,7 +76,7 @@ impl Simulation<'_> {
         }
         let queue = &mut self.gateways[gateway].queue;
         let left = deadline.saturating_sub(self.now);
-        if late_at.is_some_and(|late_at| late_at < ends_at)
+        if has_objective
             && let Some(wait) = queue.expected_wait(&request, now)
             && let Some(excess) = wait.checked_sub(left)
         {
@@ -83,6 +92,35 @@ impl Simulation<'_> {
             self.schedule(until, SimulationEvent::GateDeadline(number));
         }
         self.drain_queue(gateway);
+    }
+
+    /// How long a request may wait. `ttft`: its predicted TTFT in seconds without a wait.
+    fn wait_limit(
+        &self,
+        admission: &SimulatedAdmission,
+        arrived_at: Duration,
+        kind: TurnKind,
+        ttft: f64,
+    ) -> WaitLimit {
+        let ends_at = self.now + admission.max_wait;
+        let late_at = admission
+            .objective
+            .map(|limit| arrived_at + longest_wait(limit, ttft))
+            .filter(|late_at| *late_at < ends_at);
+        let has_objective = late_at.is_some();
+        if has_objective && kind == TurnKind::Waits {
+            return WaitLimit {
+                deadline: ends_at,
+                gated_until: Some(ends_at),
+                has_objective,
+            };
+        }
+        let deadline = late_at.unwrap_or(ends_at);
+        WaitLimit {
+            deadline,
+            gated_until: self.gated_until(kind, deadline),
+            has_objective,
+        }
     }
 
     /// Adds a request to the queue of its gateway. Returns whether the request waits there; otherwise it is refused.

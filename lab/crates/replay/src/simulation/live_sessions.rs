@@ -13,7 +13,7 @@ const ASSUMED_OUTPUT_TOKENS: u64 = 256;
 const GATED_PERCENT: u32 = 90;
 
 impl Simulation<'_> {
-    /// Whether a request may run beside the live sessions.
+    /// What a request is for the admission by live sessions.
     pub(super) fn turn_kind(&mut self, gateway: usize, number: usize) -> TurnKind {
         if self.in_flight[number].context.is_some() {
             return TurnKind::OfLiveSession;
@@ -68,6 +68,19 @@ impl Simulation<'_> {
         set.begin(&turn, is_overdue, now)
     }
 
+    /// Whether a request that ends now with `output` output tokens missed an objective. `None`: there is none.
+    fn has_missed(&self, number: usize, output: u32) -> Option<bool> {
+        let limits = self.admission?.thresholds.limits;
+        let arrival = self.results.arrivals[number];
+        let first_output_at = self.in_flight[number].first_output_at;
+        let decode = self.now.saturating_sub(first_output_at).as_secs_f64();
+        let ttft = first_output_at.as_secs_f64() - arrival;
+        let tpot = decode / f64::from(output.max(2) - 1);
+        let is_late = limits.ttft.map(|limit| ttft > limit);
+        let is_slow = limits.tpot.map(|limit| tpot > limit);
+        is_late.max(is_slow)
+    }
+
     /// Ends the turn of a request. `output`: its number of output tokens. `None`: it failed.
     pub(super) fn end_context(&mut self, number: usize, output: Option<u32>) {
         let InFlightRequest {
@@ -77,6 +90,7 @@ impl Simulation<'_> {
             ..
         } = self.in_flight[number];
         let now = self.setup.epoch + self.now;
+        let has_missed = output.and_then(|output| self.has_missed(number, output));
         let job = &self.requests[number];
         let set = self.gateways[gateway].working_set.as_mut();
         let Some((set, context)) = set.zip(context) else {
@@ -86,6 +100,7 @@ impl Simulation<'_> {
             prompt: job.prompt_tokens.into(),
             cached: Some(cached_tokens.into()),
             output: output.into(),
+            has_missed,
         });
         if output.is_some() {
             set.learn_tokens(&job.prompt, job.prompt_tokens.into());

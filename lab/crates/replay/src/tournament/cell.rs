@@ -9,7 +9,6 @@ use tokenweir_sim::engine::EngineSpec;
 
 named_enum! {
     /// The fleet of backends in a cell (one setup of the tournament).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum FleetKind {
         /// Llama 3.1 8B on four backends with one L40S each.
         Equal = "equal",
@@ -36,8 +35,6 @@ pub struct Cell {
 /// Objectives of the TTFT and of the time per output token: those of `MLPerf` for a model of 8 billion
 /// parameters.
 pub const OBJECTIVES: LatencyObjectives = LatencyObjectives::new(2.0, 0.1);
-/// The loads of the tournament, as [`Cell::load`]: two below saturation, and an overload.
-pub(super) const LOADS: [f64; 3] = [0.8, 0.95, 1.1];
 
 impl FleetKind {
     /// Returns the engine of each backend.
@@ -64,26 +61,25 @@ impl FleetKind {
 }
 
 impl Cell {
-    /// All cells (setups) of the tournament.
-    pub fn all() -> Vec<Self> {
+    /// All cells (setups) of the tournament at these loads.
+    pub fn all(loads: &[f64]) -> Vec<Self> {
         // Mixed traffic is left out: its results are between those of agents and of chats.
         let shapes = TrafficShape::ALL
             .into_iter()
             .filter(|shape| *shape != TrafficShape::Mixed);
-        Self::of(shapes.map(Traffic::from))
+        Self::of(shapes.map(Traffic::from), loads)
     }
 
     /// The cells with this number of drawn traffics.
-    pub fn drawn(count: u32) -> Vec<Self> {
-        Self::of((0..count).map(Traffic::Drawn))
+    pub fn drawn(count: u32, loads: &[f64]) -> Vec<Self> {
+        Self::of((0..count).map(Traffic::Drawn), loads)
     }
 
-    fn of(traffics: impl Iterator<Item = Traffic>) -> Vec<Self> {
+    fn of(traffics: impl Iterator<Item = Traffic>, loads: &[f64]) -> Vec<Self> {
         let fleets = |shape| FleetKind::ALL.into_iter().map(move |fleet| (shape, fleet));
         let cell = |(shape, fleet)| {
-            LOADS
-                .into_iter()
-                .map(move |load| Self { shape, fleet, load })
+            let loads = loads.iter().copied();
+            loads.map(move |load| Self { shape, fleet, load })
         };
         traffics.flat_map(fleets).flat_map(cell).collect()
     }

@@ -274,7 +274,7 @@ mod tests {
             admission: None,
             epoch: clock::now(),
         };
-        let cells: Vec<Cell> = Cell::all()
+        let cells: Vec<Cell> = Cell::all(&[0.8, 0.95])
             .into_iter()
             .filter(|cell| {
                 (cell.shape, cell.fleet) == (TrafficShape::Chat.into(), FleetKind::Unequal)

@@ -119,7 +119,7 @@ mod tests {
             ("exact_state", 0.99),
         ];
         let result = CellResult {
-            cell: Cell::all()[0],
+            cell: Cell::all(&[0.8])[0],
             speed: 1.0,
             seconds: 1.0,
             bound: None,

@@ -1,8 +1,12 @@
 //! Writes the metrics page in the formats that Prometheus reads: the text format 0.0.4, OpenMetrics 1.0 (with
 //! exemplars), and Protocol Buffers (with native histograms).
 
+mod protobuf;
+
 use super::exemplar::Exemplar;
+use super::prometheus::Prometheus;
 use super::series::{SeriesPoint, escape};
+use crate::status::StatusSnapshot;
 use std::fmt::Write;
 use tokenweir_protocol::metric_kind::MetricKind;
 
@@ -10,7 +14,7 @@ use tokenweir_protocol::metric_kind::MetricKind;
 const MESSAGE_NAME: &str = "io.prometheus.client.MetricFamily";
 
 /// The exposition format of the metrics page.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd)]
 pub enum ExpositionFormat {
     /// The Prometheus text format 0.0.4.
     #[default]
@@ -22,9 +26,48 @@ pub enum ExpositionFormat {
 }
 
 /// Writes a metrics page in one of the two text formats.
-pub(super) struct ExpositionWriter {
+struct ExpositionWriter {
     text: String,
     format: ExpositionFormat,
+}
+
+/// Memory that is allocated for a metrics page at first. The pages of small fleets fit into it.
+const INITIAL_PAGE_CAPACITY_BYTES: usize = 1 << 17;
+
+impl Prometheus {
+    /// Renders the metrics page: all families in the order of their names, and the metrics of the process.
+    pub fn page(&self, status: &StatusSnapshot, format: ExpositionFormat) -> Vec<u8> {
+        self.update_known_labels(status);
+        match format {
+            ExpositionFormat::Protobuf => self.protobuf_page(status),
+            _ => self.text_page(status, format).into_bytes(),
+        }
+    }
+
+    fn text_page(&self, status: &StatusSnapshot, format: ExpositionFormat) -> String {
+        let mut page = ExpositionWriter::new(format);
+        for family in &self.families {
+            let row = family.row;
+            // The page lists no metric without series.
+            let mut has_header = false;
+            family.values(status, &mut |labels, point| {
+                if !std::mem::replace(&mut has_header, true) {
+                    page.write_header(row.name, row.help, row.kind);
+                }
+                let labels = family.render_labels(labels);
+                if point.counts.is_empty() {
+                    page.write_number(row.name, &labels, point.sum);
+                } else {
+                    page.write_histogram(row.name, &labels, &family.bucket_labels, point);
+                }
+            });
+        }
+        self.process_metrics(&mut |name, help, kind, value| {
+            page.write_header(name, help, kind);
+            page.write_number(name, "", value);
+        });
+        page.finish()
+    }
 }
 
 impl ExpositionFormat {
@@ -33,7 +76,8 @@ impl ExpositionFormat {
     /// `text/*` and `*/*` count for the text format, which is also the default. `is_native`: Protocol Buffers,
     /// with native histograms, are available.
     pub fn accepted(accept: &str, is_native: bool) -> Self {
-        let mut largest_q = [0.0_f64; 3];
+        let mut best_q = 0.0;
+        let mut best = Self::Text;
         for range in accept.split(',') {
             let mut parts = range.split(';').map(str::trim);
             let media_type = parts.next().unwrap_or_default().to_ascii_lowercase();
@@ -64,17 +108,12 @@ impl ExpositionFormat {
                 ("text/plain", None | Some("0.0.4")) | ("text/*" | "*/*", _) => Self::Text,
                 _ => continue,
             };
-            largest_q[format as usize] = largest_q[format as usize].max(q);
+            if q > best_q || q > 0.0 && q >= best_q && format > best {
+                best_q = q;
+                best = format;
+            }
         }
-        let [text, open_metrics, protobuf] = largest_q;
-        if protobuf > 0.0 && protobuf >= open_metrics.max(text) {
-            return Self::Protobuf;
-        }
-        if open_metrics > 0.0 && open_metrics >= text {
-            Self::OpenMetrics
-        } else {
-            Self::Text
-        }
+        best
     }
 
     /// The value of the `Content-Type` header for this format.
@@ -91,15 +130,15 @@ impl ExpositionFormat {
 }
 
 impl ExpositionWriter {
-    pub(super) fn new(format: ExpositionFormat, capacity: usize) -> Self {
+    fn new(format: ExpositionFormat) -> Self {
         Self {
-            text: String::with_capacity(capacity),
+            text: String::with_capacity(INITIAL_PAGE_CAPACITY_BYTES),
             format,
         }
     }
 
     /// Writes the `HELP` and `TYPE` lines of a metric.
-    pub(super) fn write_header(&mut self, name: &str, help: &str, kind: MetricKind) {
+    fn write_header(&mut self, name: &str, help: &str, kind: MetricKind) {
         let is_open_metrics = self.format == ExpositionFormat::OpenMetrics;
         // In OpenMetrics the suffix `_total` belongs to the sample name, not to the metric name.
         let metric_name = if is_open_metrics {
@@ -113,14 +152,14 @@ impl ExpositionWriter {
     }
 
     /// Writes one sample of a counter or a gauge.
-    pub(super) fn write_number(&mut self, name: &str, labels: &str, value: f64) {
+    fn write_number(&mut self, name: &str, labels: &str, value: f64) {
         self.write_sample_name(name, "", labels);
         self.write_value(value);
         self.text.push('\n');
     }
 
     /// Writes the samples of one series of a histogram.
-    pub(super) fn write_histogram(
+    fn write_histogram(
         &mut self,
         name: &str,
         labels: &str,
@@ -151,7 +190,7 @@ impl ExpositionWriter {
     }
 
     /// Completes the page and returns its text.
-    pub(super) fn finish(mut self) -> String {
+    fn finish(mut self) -> String {
         if self.format == ExpositionFormat::OpenMetrics {
             self.text.push_str("# EOF\n");
         }

@@ -26,7 +26,7 @@ fn point() -> SeriesPoint {
 }
 
 fn page(format: ExpositionFormat) -> String {
-    let mut page = ExpositionWriter::new(format, 0);
+    let mut page = ExpositionWriter::new(format);
     page.write_header("x_total", "Counted \"a\\b\".", MetricKind::Counter);
     page.write_number("x_total", "", 3.0);
     page.write_header("y_ratio", "Not known.", MetricKind::Gauge);

@@ -53,22 +53,20 @@ impl TailSampler {
             .is_some_and(|refusal| SHED_REASONS.contains(&refusal));
         let is_failed =
             !is_shed && (spans::has_error(record) || record.outcome == Outcome::Rejected);
-        let reasons = [
-            (
-                is_failed || record.outcome == Outcome::Shutdown,
-                SampleReason::Error,
-            ),
-            (record.outcome == Outcome::Cancelled, SampleReason::Aborted),
-            (is_shed, SampleReason::Shed),
-            (record.attempts.len() > 1, SampleReason::Retried),
-            (!record.observed.stalls.is_empty(), SampleReason::Stalled),
-        ];
-        let failure_reason = reasons
-            .into_iter()
-            .find(|(applies, _)| *applies)
-            .map(|(_, reason)| reason);
-        let slow = || slow_reason.or(record.slow.map(|_| SampleReason::Slow));
-        failure_reason.or_else(slow)
+        let outcome = record.outcome;
+        if is_failed || outcome == Outcome::Shutdown {
+            Some(SampleReason::Error)
+        } else if outcome == Outcome::Cancelled {
+            Some(SampleReason::Aborted)
+        } else if is_shed {
+            Some(SampleReason::Shed)
+        } else if record.attempts.len() > 1 {
+            Some(SampleReason::Retried)
+        } else if !record.observed.stalls.is_empty() {
+            Some(SampleReason::Stalled)
+        } else {
+            slow_reason.or(record.slow.map(|_| SampleReason::Slow))
+        }
     }
 
     /// Adds the latencies of a complete response to the statistics of its model. Returns the sample reason if a
@@ -117,7 +115,7 @@ pub(super) fn sample_head(
     export_all: Option<&Propagation>,
 ) -> Option<SampleReason> {
     let trace = record.trace.as_ref().filter(|trace| trace.is_sampled)?;
-    let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+    let ended = record.timings.end();
     export_all
         .is_none_or(|sampling| sampling.should_sample(None, trace.trace_id, ended))
         .then_some(SampleReason::Sampled)

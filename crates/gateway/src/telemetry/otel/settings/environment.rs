@@ -88,14 +88,31 @@ impl OtelEnvironment<'_> {
         names.iter().find_map(|name| Some((*name, self.get(name)?)))
     }
 
+    /// Returns the value of the first of these variables that is set. `None`: all are unset. `allowed` describes
+    /// the values that `parse` accepts.
+    pub(super) fn parse<T>(
+        &self,
+        names: &[&'static str],
+        allowed: &'static str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>, OtelSettingsError> {
+        let Some((name, value)) = self.first(names) else {
+            return Ok(None);
+        };
+        match parse(&value) {
+            None => Err(invalid_value(name, value, allowed)),
+            parsed => Ok(parsed),
+        }
+    }
+
     /// Returns the OTLP transport from the environment variables. The default is gRPC.
     pub(super) fn protocol(&self) -> Result<OtlpProtocol, OtelSettingsError> {
-        let Some((name, value)) = self.first(&PROTOCOL_VARIABLES) else {
-            return Ok(OtlpProtocol::default());
+        let read = |name: &str| {
+            let name: StrDeserializer<'_, value::Error> = name.into_deserializer();
+            OtlpProtocol::deserialize(name).ok()
         };
-        let text: StrDeserializer<'_, value::Error> = value.as_str().into_deserializer();
-        OtlpProtocol::deserialize(text)
-            .map_err(|_| invalid_value(name, value.clone(), "grpc, http/protobuf"))
+        let protocol = self.parse(&PROTOCOL_VARIABLES, "grpc, http/protobuf", read)?;
+        Ok(protocol.unwrap_or_default())
     }
 
     /// Returns the URL of the collector: `configured` or, if it is not set, the value of an environment
@@ -137,12 +154,13 @@ impl OtelEnvironment<'_> {
 
     /// Whether requests to the collector are compressed with gzip. The default is no compression.
     pub(super) fn is_gzip(&self) -> Result<bool, OtelSettingsError> {
-        match self.first(&COMPRESSION_VARIABLES) {
-            None => Ok(false),
-            Some((_, value)) if value == "none" => Ok(false),
-            Some((_, value)) if value == "gzip" => Ok(true),
-            Some((name, value)) => Err(invalid_value(name, value, "gzip, none")),
-        }
+        let read = |name: &str| match name {
+            "gzip" => Some(true),
+            "none" => Some(false),
+            _ => None,
+        };
+        let is_gzip = self.parse(&COMPRESSION_VARIABLES, "gzip, none", read)?;
+        Ok(is_gzip.unwrap_or(false))
     }
 
     /// Returns the paths of the TLS files from the environment variables. `None`: a file's variables are not
@@ -161,14 +179,12 @@ impl OtelEnvironment<'_> {
     /// Returns the timeout of one export: the shorter of the timeout of the OTLP exporter and the
     /// timeout of the batch processor. `None`: neither timeout is set.
     pub(super) fn timeout(&self) -> Result<Option<Duration>, OtelSettingsError> {
-        let exporter_timeout = match self.millis("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT")? {
-            None => self.millis("OTEL_EXPORTER_OTLP_TIMEOUT")?,
-            timeout => timeout,
-        };
-        Ok(exporter_timeout
-            .into_iter()
-            .chain(self.millis("OTEL_BSP_EXPORT_TIMEOUT")?)
-            .min())
+        let of_exporter = self.millis(&[
+            "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
+            "OTEL_EXPORTER_OTLP_TIMEOUT",
+        ])?;
+        let of_batch = self.millis(&["OTEL_BSP_EXPORT_TIMEOUT"])?;
+        Ok(of_exporter.into_iter().chain(of_batch).min())
     }
 
     /// Returns the resource attribute `service.name`, from `OTEL_SERVICE_NAME`,
@@ -181,25 +197,26 @@ impl OtelEnvironment<'_> {
         name.unwrap_or_else(|| DEFAULT_SERVICE_NAME.to_owned())
     }
 
-    /// Returns the value of the environment variable `name`, in milliseconds, limited to the
-    /// longest configurable duration. `None`: the variable is not set.
-    pub(super) fn millis(&self, name: &'static str) -> Result<Option<Duration>, OtelSettingsError> {
-        let millis = self
-            .positive(name)?
-            .map(|millis| Duration::from_millis(millis as u64));
-        Ok(millis.map(|duration| duration.min(units::duration::MAX_DURATION)))
+    /// Returns the value of the first of these variables that is set, in milliseconds, limited to the longest
+    /// configurable duration. `None`: all are unset.
+    pub(super) fn millis(
+        &self,
+        names: &[&'static str],
+    ) -> Result<Option<Duration>, OtelSettingsError> {
+        let to_duration =
+            |millis: usize| Duration::from_millis(millis as u64).min(units::duration::MAX_DURATION);
+        Ok(self.positive(names)?.map(to_duration))
     }
 
-    /// Returns the value of the environment variable `name` as a number above 0. `None`: the variable is not
-    /// set. 0 is an error, because the SDK would drop all spans or busy-loop.
-    pub(super) fn positive(&self, name: &'static str) -> Result<Option<usize>, OtelSettingsError> {
-        let Some(value) = self.get(name) else {
-            return Ok(None);
-        };
-        match value.parse() {
-            Ok(number) if number > 0 => Ok(Some(number)),
-            _ => Err(invalid_value(name, value, "a whole number above 0")),
-        }
+    /// Returns the value of the first of these variables that is set as a number above 0. `None`: all are unset.
+    /// 0 is an error, because the SDK would drop all spans or busy-loop.
+    pub(super) fn positive(
+        &self,
+        names: &[&'static str],
+    ) -> Result<Option<usize>, OtelSettingsError> {
+        self.parse(names, "a whole number above 0", |value| {
+            value.parse().ok().filter(|number| *number > 0)
+        })
     }
 }
 

@@ -12,12 +12,11 @@ use environment::{
     DEFAULT_SERVICE_NAME, OtelEnvironment, OtelSettingsError, OtlpProtocol, SDK_DISABLED_VARIABLE,
     invalid_value,
 };
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_net::tls::TlsClientSettings;
 use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
+use tokenweir_protocol::settings;
 use tokenweir_protocol::trace_context::{
     Propagation, PropagationFormats, Sampler, TraceParentMode,
 };
@@ -69,44 +68,45 @@ pub struct SpanBatchSettings {
     pub delay: Duration,
 }
 
-/// Tracing with OpenTelemetry. A value that is set here overrides the `OTEL_*` variables; a value
-/// that is `None` is taken from them.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct TracingConfig {
-    /// URL of an OTLP collector. `None`: taken from `OTEL_EXPORTER_OTLP_ENDPOINT`; without it
-    /// tracing is off.
-    pub endpoint: Option<String>,
-    /// OTLP transport. `None`: taken from `OTEL_EXPORTER_OTLP_PROTOCOL`, or grpc.
-    pub protocol: Option<OtlpProtocol>,
-    /// Share of traces that are sampled at their head, unless the client has decided. `None`: taken
-    /// from `OTEL_TRACES_SAMPLER`, or 0.05.
-    pub ratio: Option<f64>,
-    /// Most head-sampled traces per second, unless the ratio is 1. `None`: no limit.
-    pub max_sampled_per_second: Option<u32>,
-    /// Which traces are exported.
-    pub sampling: TraceSampling,
-    /// How the trace context of a client is used.
-    pub parent: TraceParentMode,
-    /// Names of W3C baggage entries that are forwarded to backends. Other entries are removed.
-    pub baggage: Vec<String>,
-    /// Viewers for which additional attributes are written.
-    pub profiles: Vec<ViewerProfile>,
-    /// URL of the trace viewer, with `{trace_id}` as a placeholder. The admin page links to it.
-    pub ui: Option<String>,
+settings! {
+    /// Tracing with OpenTelemetry. A value that is set here overrides the `OTEL_*` variables; a value
+    /// that is `None` is taken from them.
+    pub struct TracingConfig {
+        /// URL of an OTLP collector. `None`: taken from `OTEL_EXPORTER_OTLP_ENDPOINT`; without it
+        /// tracing is off.
+        pub endpoint: Option<String>,
+        /// OTLP transport. `None`: taken from `OTEL_EXPORTER_OTLP_PROTOCOL`, or grpc.
+        pub protocol: Option<OtlpProtocol>,
+        /// Share of traces that are sampled at their head, unless the client has decided. `None`: taken
+        /// from `OTEL_TRACES_SAMPLER`, or 0.05.
+        pub ratio: Option<f64>,
+        /// Most head-sampled traces per second, unless the ratio is 1. `None`: no limit.
+        pub max_sampled_per_second: Option<u32>,
+        /// Which traces are exported.
+        pub sampling: TraceSampling,
+        /// How the trace context of a client is used.
+        pub parent: TraceParentMode,
+        /// Names of W3C baggage entries that are forwarded to backends. Other entries are removed.
+        pub baggage: Vec<String>,
+        /// Viewers for which additional attributes are written.
+        pub profiles: Vec<ViewerProfile>,
+        /// URL of the trace viewer, with `{trace_id}` as a placeholder. The admin page links to it.
+        pub ui: Option<String>,
+    }
 }
 
-/// Which traces are exported.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum TraceSampling {
-    /// Only head-sampled traces.
-    Head,
-    /// Also traces of requests that fail, stall, are slow or cancelled.
-    #[default]
-    Tail,
-    /// All traces, also of engines, for a collector that samples.
-    All,
+settings! {
+    /// Which traces are exported.
+    #[derive(Default)]
+    pub enum TraceSampling {
+        /// Only head-sampled traces.
+        Head,
+        /// Also traces of requests that fail, stall, are slow or cancelled.
+        #[default]
+        Tail,
+        /// All traces, also of engines, for a collector that samples.
+        All,
+    }
 }
 
 const EXPORTER_VARIABLE: &str = "OTEL_TRACES_EXPORTER";
@@ -144,7 +144,8 @@ impl TracingSettings {
         let sampler = match configured.ratio {
             Some(ratio) => Sampler {
                 is_parent_based: true,
-                ratio: validate_ratio("ratio", ratio)?,
+                ratio: parse_ratio(&ratio.to_string())
+                    .ok_or_else(|| invalid_value("ratio", ratio.to_string(), ALLOWED_RATIO))?,
             },
             None => env.sampler()?,
         };
@@ -187,30 +188,21 @@ impl TracingSettings {
     /// trust clients' trace context, the result is never `None`, because untrusted context must not be
     /// forwarded.
     pub fn propagation(&self) -> Option<Propagation> {
-        let propagation = self.propagation.clone();
-        if self.endpoint.is_some() && self.sampling == TraceSampling::All {
-            // The configured sampler and its rate limit apply at the end of a request.
-            let sampler = Sampler {
-                ratio: 1.0,
-                ..propagation.sampler
+        let mut propagation = self.propagation.clone();
+        if self.endpoint.is_none() {
+            propagation.sampler = Sampler {
+                is_parent_based: false,
+                ratio: 0.0,
             };
-            return Some(Propagation {
-                sampler,
-                ..propagation
-            });
+            let is_trusted = propagation.parent_mode == TraceParentMode::Continue;
+            return (!is_trusted).then_some(propagation);
         }
-        if self.endpoint.is_some() {
+        if self.sampling != TraceSampling::All {
             return Some(self.limited_propagation());
         }
-        let never_sampler = Sampler {
-            is_parent_based: false,
-            ratio: 0.0,
-        };
-        let is_trusted = propagation.parent_mode == TraceParentMode::Continue;
-        (!is_trusted).then_some(Propagation {
-            sampler: never_sampler,
-            ..propagation
-        })
+        // The configured sampler and its rate limit apply at the end of a request.
+        propagation.sampler.ratio = 1.0;
+        Some(propagation)
     }
 
     /// Returns the propagation settings with the configured sampler and its rate limit.
@@ -290,15 +282,13 @@ impl OtelEnvironment<'_> {
     fn is_tracing_off(&self) -> Result<bool, OtelSettingsError> {
         let is_disabled = self.get(SDK_DISABLED_VARIABLE);
         let is_disabled = is_disabled.is_some_and(|value| value.eq_ignore_ascii_case("true"));
-        let exporter = self
-            .get(EXPORTER_VARIABLE)
-            .unwrap_or_else(|| "otlp".to_owned());
-        match exporter.as_str() {
-            "otlp" => Ok(is_disabled),
-            "none" => Ok(true),
-            _ if is_disabled => Ok(true),
-            _ => Err(invalid_value(EXPORTER_VARIABLE, exporter, "otlp, none")),
-        }
+        let is_off = |exporter: &str| match exporter {
+            "otlp" => Some(is_disabled),
+            "none" => Some(true),
+            _ => is_disabled.then_some(true),
+        };
+        let is_off = self.parse(&[EXPORTER_VARIABLE], "otlp, none", is_off)?;
+        Ok(is_off.unwrap_or(is_disabled))
     }
 
     /// Returns the head sampler that `OTEL_TRACES_SAMPLER` names, or the default sampler.
@@ -312,7 +302,10 @@ impl OtelEnvironment<'_> {
         let ratio = match root_sampler.unwrap_or(&value) {
             "always_on" => 1.0,
             "always_off" => 0.0,
-            "traceidratio" => self.sampler_ratio()?,
+            "traceidratio" => {
+                let ratio = self.parse(&[SAMPLER_ARG_VARIABLE], ALLOWED_RATIO, parse_ratio)?;
+                ratio.unwrap_or(1.0)
+            }
             _ => return Err(invalid_value(SAMPLER_VARIABLE, value, ALLOWED_SAMPLERS)),
         };
         Ok(Sampler {
@@ -321,22 +314,13 @@ impl OtelEnvironment<'_> {
         })
     }
 
-    fn sampler_ratio(&self) -> Result<f64, OtelSettingsError> {
-        let Some(value) = self.get(SAMPLER_ARG_VARIABLE) else {
-            return Ok(1.0);
-        };
-        let ratio = value
-            .parse()
-            .map_err(|_| invalid_value(SAMPLER_ARG_VARIABLE, value, ALLOWED_RATIO))?;
-        validate_ratio(SAMPLER_ARG_VARIABLE, ratio)
-    }
-
     fn propagators(&self) -> Result<PropagationFormats, OtelSettingsError> {
-        let Some(list) = self.get(PROPAGATORS_VARIABLE) else {
-            return Ok(PropagationFormats::default());
-        };
-        parse_propagators(&list)
-            .map_err(|()| invalid_value(PROPAGATORS_VARIABLE, list, ALLOWED_PROPAGATORS))
+        let formats = self.parse(
+            &[PROPAGATORS_VARIABLE],
+            ALLOWED_PROPAGATORS,
+            parse_propagators,
+        )?;
+        Ok(formats.unwrap_or_default())
     }
 
     /// Returns the version of the GenAI conventions from `OTEL_SEMCONV_STABILITY_OPT_IN`. The
@@ -357,12 +341,8 @@ impl OtelEnvironment<'_> {
     /// the variables for the attributes of all signals.
     fn span_limits(&self) -> Result<SpanLimits, OtelSettingsError> {
         let limit = |names: &[&'static str], default| {
-            let Some((name, value)) = self.first(names) else {
-                return Ok(default);
-            };
-            value
-                .parse()
-                .map_err(|_| invalid_value(name, value, "a whole number"))
+            let limit = self.parse(names, "a whole number", |value| value.parse().ok())?;
+            Ok(limit.unwrap_or(default))
         };
         let default = SpanLimits::default();
         Ok(SpanLimits {
@@ -388,31 +368,30 @@ impl OtelEnvironment<'_> {
     fn batch_settings(&self) -> Result<SpanBatchSettings, OtelSettingsError> {
         let SpanBatchSettings { queue, size, delay } = SpanBatchSettings::default();
         Ok(SpanBatchSettings {
-            queue: self.positive("OTEL_BSP_MAX_QUEUE_SIZE")?.unwrap_or(queue),
+            queue: self
+                .positive(&["OTEL_BSP_MAX_QUEUE_SIZE"])?
+                .unwrap_or(queue),
             size: self
-                .positive("OTEL_BSP_MAX_EXPORT_BATCH_SIZE")?
+                .positive(&["OTEL_BSP_MAX_EXPORT_BATCH_SIZE"])?
                 .unwrap_or(size),
-            delay: self.millis("OTEL_BSP_SCHEDULE_DELAY")?.unwrap_or(delay),
+            delay: self.millis(&["OTEL_BSP_SCHEDULE_DELAY"])?.unwrap_or(delay),
         })
     }
 }
 
 const ALLOWED_RATIO: &str = "a number from 0 to 1";
 
-fn validate_ratio(name: &'static str, ratio: f64) -> Result<f64, OtelSettingsError> {
-    let is_valid = (0.0..=1.0).contains(&ratio);
-    if is_valid {
-        Ok(ratio)
-    } else {
-        Err(invalid_value(name, ratio.to_string(), ALLOWED_RATIO))
-    }
+fn parse_ratio(text: &str) -> Option<f64> {
+    text.parse()
+        .ok()
+        .filter(|ratio| (0.0..=1.0).contains(ratio))
 }
 
 #[cfg(test)]
 mod tests;
 
-/// Parses a comma-separated list of propagators. Fails if a propagator in the list is not supported.
-fn parse_propagators(list: &str) -> Result<PropagationFormats, ()> {
+/// Parses a comma-separated list of propagators. `None`: a propagator in the list is not supported.
+fn parse_propagators(list: &str) -> Option<PropagationFormats> {
     let mut formats = PropagationFormats::NONE;
     for name in list.split(',').map(str::trim) {
         match name {
@@ -421,8 +400,8 @@ fn parse_propagators(list: &str) -> Result<PropagationFormats, ()> {
             "b3" => formats.b3 = true,
             "b3multi" => formats.b3_multi = true,
             "none" if list.trim() == "none" => {}
-            _ => return Err(()),
+            _ => return None,
         }
     }
-    Ok(formats)
+    Some(formats)
 }

@@ -264,15 +264,15 @@ fn untrusted_trace_context_is_not_forwarded() {
 fn otel_propagators_accepts_only_supported_propagators_or_none() {
     assert_eq!(
         parse_propagators("tracecontext,baggage"),
-        Ok(PropagationFormats::default())
+        Some(PropagationFormats::default())
     );
-    assert_eq!(parse_propagators("none"), Ok(PropagationFormats::NONE));
+    assert_eq!(parse_propagators("none"), Some(PropagationFormats::NONE));
     let b3 = PropagationFormats {
         b3: true,
         b3_multi: true,
         ..PropagationFormats::NONE
     };
-    assert_eq!(parse_propagators("b3, b3multi"), Ok(b3));
+    assert_eq!(parse_propagators("b3, b3multi"), Some(b3));
     for invalid in [
         "jaeger",
         "tracecontext,xray",
@@ -281,6 +281,6 @@ fn otel_propagators_accepts_only_supported_propagators_or_none() {
         "b3,,baggage",
         "B3",
     ] {
-        assert_eq!(parse_propagators(invalid), Err(()), "{invalid}");
+        assert_eq!(parse_propagators(invalid), None, "{invalid}");
     }
 }

@@ -1,7 +1,7 @@
 //! A builder for span attributes. Absent values are omitted. Texts from clients and backends are
 //! limited in length.
 
-use opentelemetry::{Array, Key, KeyValue, Value};
+use opentelemetry::{Array, KeyValue, Value};
 use std::time::Duration;
 
 /// Maximum length of the text in a span attribute, in bytes. The SDK applies such a limit only in its own
@@ -12,18 +12,67 @@ const MAX_TEXT_BYTES: usize = 1_024;
 #[derive(Debug, Default)]
 pub(super) struct SpanAttributes(Vec<KeyValue>);
 
-impl SpanAttributes {
-    /// Adds an attribute with this key and value.
-    pub(super) fn put(mut self, key: impl Into<Key>, value: impl Into<Value>) -> Self {
-        self.0.push(KeyValue::new(key, value));
-        self
-    }
+/// A value of a span attribute. OTLP has only signed integers, so a count above the largest one becomes the
+/// largest one. Durations are in seconds.
+pub(super) trait AttributeValue {
+    /// Returns the value. `None`: the span does not get the attribute.
+    fn into_value(self) -> Option<Value>;
+}
 
-    /// Adds an attribute with this key, unless `value` is `None`.
-    pub(super) fn put_some(self, key: &'static str, value: Option<impl Into<Value>>) -> Self {
-        match value {
-            Some(value) => self.put(key, value),
-            None => self,
+macro_rules! attribute_values {
+    ($($type:ty: |$value:ident| $converted:expr),* $(,)?) => {
+        $(impl AttributeValue for $type {
+            fn into_value(self) -> Option<Value> {
+                let $value = self;
+                Some($converted.into())
+            }
+        })*
+    };
+}
+
+attribute_values! {
+    Value: |value| value,
+    &'static str: |value| value,
+    String: |value| value,
+    bool: |value| value,
+    f64: |value| value,
+    i64: |value| value,
+    u16: |value| i64::from(value),
+    u32: |value| i64::from(value),
+    u64: |value| i64::try_from(value).unwrap_or(i64::MAX),
+    usize: |value| i64::try_from(value).unwrap_or(i64::MAX),
+    Duration: |value| value.as_secs_f64(),
+}
+
+impl<T: AttributeValue> AttributeValue for Option<T> {
+    fn into_value(self) -> Option<Value> {
+        self?.into_value()
+    }
+}
+
+/// Adds the attributes of a list, in its order.
+macro_rules! put_all {
+    ($attributes:ident, { $($key:expr => $value:expr),* $(,)? }) => {
+        $($attributes.put($key, $value);)*
+    };
+}
+pub(super) use put_all;
+
+/// A list of attributes, as [`put_all`] adds them.
+macro_rules! attributes {
+    ($($key:expr => $value:expr),* $(,)?) => {{
+        let mut attributes = SpanAttributes::default();
+        $(attributes.put($key, $value);)*
+        attributes
+    }};
+}
+pub(super) use attributes;
+
+impl SpanAttributes {
+    /// Adds an attribute with this key, if its value is known.
+    pub(super) fn put(&mut self, key: &'static str, value: impl AttributeValue) {
+        if let Some(value) = value.into_value() {
+            self.0.push(KeyValue::new(key, value));
         }
     }
 
@@ -71,17 +120,6 @@ pub(super) fn reals(numbers: impl Iterator<Item = f64>) -> Value {
 /// Converts a list of integers to an attribute value.
 pub(super) fn integers(numbers: impl Iterator<Item = u32>) -> Value {
     Value::Array(Array::I64(numbers.map(i64::from).collect()))
-}
-
-/// Converts a count to an attribute value. OTLP has only signed integers, so a count above the largest one
-/// becomes the largest one.
-pub(super) fn count(count: u64) -> Value {
-    i64::try_from(count).unwrap_or(i64::MAX).into()
-}
-
-/// Converts a duration to an attribute value in seconds.
-pub(super) fn seconds(duration: Duration) -> Value {
-    duration.as_secs_f64().into()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 mod attributes;
 pub(super) mod conventions;
+mod events;
 #[cfg(test)]
 mod golden_tests;
 mod inference;
@@ -16,7 +17,7 @@ mod tests;
 mod viewer_profiles;
 
 use crate::telemetry::otel::resource::PROGRAM_NAME;
-use attributes::{SpanAttributes, count as number, host as host_name, text};
+use attributes::{SpanAttributes, attributes, host as host_name, text};
 use conventions::SpanConventions;
 use opentelemetry::trace::{
     Event, Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
@@ -24,7 +25,6 @@ use opentelemetry::trace::{
 use opentelemetry::{InstrumentationScope, Value};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use record_values::{attempt_failure, error_type, to_wall_clock};
-use std::borrow::Cow;
 use std::time::SystemTime;
 use tokenweir_protocol::trace_context::TraceContext;
 use tokenweir_request::record::{Attempt, Outcome, RequestRecord, SampleReason};
@@ -72,21 +72,6 @@ struct SpanTreeBuilder<'a> {
     end_time: SystemTime,
 }
 
-/// The fields that differ between the spans of one request. All spans of the request share the other fields,
-/// such as the trace ID.
-struct SpanFields {
-    span_id: u64,
-    /// ID of the parent span. `None`: the span has no parent.
-    parent_span_id: Option<u64>,
-    kind: SpanKind,
-    name: Cow<'static, str>,
-    start: SystemTime,
-    end: SystemTime,
-    attributes: SpanAttributes,
-    events: Vec<Event>,
-    is_error: bool,
-}
-
 impl<'a> SpanTreeBuilder<'a> {
     fn new(
         record: &'a RequestRecord,
@@ -102,7 +87,7 @@ impl<'a> SpanTreeBuilder<'a> {
             .trace_state
             .as_deref()
             .and_then(|header| header.parse().ok());
-        let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+        let ended = record.timings.end();
         let end_time = to_wall_clock(record, ended);
         let trace_state = trace_state.unwrap_or_default();
         Self {
@@ -119,37 +104,38 @@ impl<'a> SpanTreeBuilder<'a> {
     fn server_span(&self) -> SpanData {
         let record = self.record;
         let method = method_name(record.method);
-        self.build_span(SpanFields {
-            span_id: record.spans.server,
-            parent_span_id: self.trace.parent_span_id,
-            kind: SpanKind::Server,
+        let parent = self.trace.parent_span_id;
+        let attributes = server_attributes(record);
+        SpanData {
+            parent_span_is_remote: parent.is_some(),
+            span_kind: SpanKind::Server,
             name: match record.route {
                 Some(route) => format!("{method} {route}").into(),
                 None => method.into(),
             },
-            start: record.started,
-            end: self.end_time,
-            attributes: server_attributes(record),
-            events: Vec::new(),
-            is_error: is_server_error(record),
-        })
+            links: self.server_links(),
+            ..self.client_span(
+                record.spans.server,
+                parent,
+                attributes,
+                is_server_error(record),
+            )
+        }
     }
 
     /// Builds the inference span: the generation of one response, over all attempts.
     fn inference_span(&self) -> SpanData {
         let record = self.record;
         let start = record.timings.received.unwrap_or(record.timings.accepted);
-        self.build_span(SpanFields {
-            span_id: record.spans.inference,
-            parent_span_id: Some(record.spans.server),
-            kind: SpanKind::Client,
+        let attributes = inference::span_attributes(record, self.conventions);
+        let parent = Some(record.spans.server);
+        let is_error = error_type(record).is_some();
+        SpanData {
             name: inference::span_name(record).into(),
-            start: to_wall_clock(record, start),
-            end: self.end_time,
-            attributes: inference::span_attributes(record, self.conventions),
-            events: inference::span_events(record, self.conventions),
-            is_error: error_type(record).is_some(),
-        })
+            start_time: to_wall_clock(record, start),
+            events: to_events(events::of_inference(record, self.conventions)),
+            ..self.client_span(record.spans.inference, parent, attributes, is_error)
+        }
     }
 
     /// Builds the client span of an attempt. `resend_count`: the number of earlier attempts. `leg`: `prefill`
@@ -166,39 +152,33 @@ impl<'a> SpanTreeBuilder<'a> {
         let route = record.route.unwrap_or_default();
         let error = self.attempt_error_type(attempt);
         let is_error = error.is_some();
-        let attributes = SpanAttributes::default()
-            .put("http.request.method", record.method)
-            .put("url.full", format!("http://{name}:{port}{route}"))
-            .put("server.address", host_name(name))
-            .put("server.port", i64::from(*port))
-            .put("network.protocol.version", "1.1")
-            .put_some(
-                "http.request.resend_count",
-                (resend_count > 0).then_some(resend_count),
-            )
-            .put_some("http.response.status_code", attempt.status.map(i64::from))
-            .put_some("error.type", error)
-            .put("tokenweir.backend.id", text(attempt.backend.as_str()))
-            .put_some("tokenweir.leg", leg.or(is_decode.then_some("decode")));
+        let attributes = attributes! {
+            "http.request.method" => record.method,
+            "url.full" => format!("http://{name}:{port}{route}"),
+            "server.address" => host_name(name),
+            "server.port" => *port,
+            "network.protocol.version" => "1.1",
+            "http.request.resend_count" => (resend_count > 0).then_some(resend_count),
+            "http.response.status_code" => attempt.status,
+            "error.type" => error,
+            "tokenweir.backend.id" => text(attempt.backend.as_str()),
+            "tokenweir.leg" => leg.or(is_decode.then_some("decode")),
+        };
         let has_inference = inference::has_inference(record);
         let parent = if has_inference {
             record.spans.inference
         } else {
             record.spans.server
         };
-        self.build_span(SpanFields {
-            span_id: attempt.span_id,
-            parent_span_id: Some(parent),
-            kind: SpanKind::Client,
+        SpanData {
             name: method_name(record.method).into(),
-            start: to_wall_clock(record, attempt.started),
-            end: attempt
+            start_time: to_wall_clock(record, attempt.started),
+            end_time: attempt
                 .ended
                 .map_or(self.end_time, |ended| to_wall_clock(record, ended)),
-            attributes,
-            events: inference::attempt_events(record, attempt.span_id),
-            is_error,
-        })
+            events: to_events(events::of_attempt(record, attempt.span_id)),
+            ..self.client_span(attempt.span_id, Some(parent), attributes, is_error)
+        }
     }
 
     /// Returns the attribute `error.type` of an attempt: the failure of the attempt, or the error type of the
@@ -220,13 +200,11 @@ impl<'a> SpanTreeBuilder<'a> {
         last.is_some_and(|last| last.span_id == attempt.span_id)
     }
 
-    /// Returns the links of a span. If the gateway starts a new trace despite a trace context from the client,
-    /// the server span links to the client's span. Other spans have no links.
-    fn span_links(&self, kind: &SpanKind) -> SpanLinks {
+    /// Returns the links of the server span. If the gateway starts a new trace despite a trace context from the
+    /// client, the span links to the client's span.
+    fn server_links(&self) -> SpanLinks {
         let mut links = SpanLinks::default();
-        if let Some(client) = &self.trace.linked_parent
-            && *kind == SpanKind::Server
-        {
+        if let Some(client) = &self.trace.linked_parent {
             let trace = TraceId::from(client.trace_id);
             let span = SpanId::from(client.span_id);
             let flags = TraceFlags::default().with_sampled(client.is_sampled);
@@ -236,33 +214,36 @@ impl<'a> SpanTreeBuilder<'a> {
         links
     }
 
-    fn build_span(&self, fields: SpanFields) -> SpanData {
+    /// Builds a client span without name, events and links that lasts as long as the request. `parent`: the ID
+    /// of the parent span, or `None`.
+    fn client_span(
+        &self,
+        span_id: u64,
+        parent: Option<u64>,
+        mut attributes: SpanAttributes,
+        is_error: bool,
+    ) -> SpanData {
         let span_context = SpanContext::new(
             TraceId::from(self.trace.trace_id),
-            SpanId::from(fields.span_id),
+            SpanId::from(span_id),
             TraceFlags::SAMPLED,
             false,
             self.trace_state.clone(),
         );
-        let is_server = fields.kind == SpanKind::Server;
-        let attributes =
-            viewer_profiles::add_identity(self.conventions, fields.attributes, self.record);
-        let links = self.span_links(&fields.kind);
-        let mut events = SpanEvents::default();
-        events.events = fields.events;
+        viewer_profiles::add_identity(self.conventions, &mut attributes, self.record);
         SpanData {
             span_context,
-            parent_span_id: fields.parent_span_id.map_or(SpanId::INVALID, SpanId::from),
-            parent_span_is_remote: is_server && fields.parent_span_id.is_some(),
-            span_kind: fields.kind,
-            name: fields.name,
-            start_time: fields.start,
-            end_time: fields.end,
+            parent_span_id: parent.map_or(SpanId::INVALID, SpanId::from),
+            parent_span_is_remote: false,
+            span_kind: SpanKind::Client,
+            name: "".into(),
+            start_time: self.record.started,
+            end_time: self.end_time,
             attributes: attributes.into_vec(),
             dropped_attributes_count: 0,
-            events,
-            links,
-            status: if fields.is_error {
+            events: SpanEvents::default(),
+            links: SpanLinks::default(),
+            status: if is_error {
                 Status::error("")
             } else {
                 Status::Unset
@@ -272,58 +253,39 @@ impl<'a> SpanTreeBuilder<'a> {
     }
 }
 
+fn to_events(list: Vec<Event>) -> SpanEvents {
+    let mut events = SpanEvents::default();
+    events.events = list;
+    events
+}
+
 fn server_attributes(record: &RequestRecord) -> SpanAttributes {
     let has_head = record.timings.headers.is_some();
     let has_error_type = is_server_error(record) || record.refusal.is_some();
     let host = record.head.host_and_port();
     let principal = record.caller.as_ref();
-    SpanAttributes::default()
-        .put("http.request.method", record.method)
-        .put("url.scheme", "http")
-        .put_some("server.address", host.map(|(name, _)| host_name(name)))
-        .put_some(
-            "server.port",
-            host.and_then(|(_, port)| port).map(i64::from),
-        )
-        .put_some(
-            "network.protocol.version",
-            Some(record.head.version).filter(|version| !version.is_empty()),
-        )
-        .put("network.peer.address", record.client.to_string())
-        .put_some(
-            "user_agent.original",
-            record.head.user_agent.as_deref().map(text),
-        )
-        .put_some("url.path", record.route)
-        .put_some("http.route", record.route)
-        .put("client.address", record.client.to_string())
-        .put_some(
-            "http.request.body.size",
-            record.timings.received.map(|_| number(record.bytes_in)),
-        )
-        .put_some("http.response.status_code", record.status.map(i64::from))
-        .put_some(
-            "http.response.body.size",
-            has_head.then(|| number(record.bytes_out)),
-        )
-        .put_some(
-            "error.type",
-            has_error_type.then(|| server_error_type(record)),
-        )
-        .put("tokenweir.request_id", text(record.request_id.as_str()))
-        .put("tokenweir.outcome", record.outcome.as_str())
-        .put_some(
-            "tokenweir.tenant",
-            principal.map(|principal| text(&principal.tenant)),
-        )
-        .put_some(
-            "tokenweir.key",
-            principal.map(|principal| text(&principal.key)),
-        )
-        .put_some(
-            "tokenweir.sample_reason",
-            record.sample_reason.map(SampleReason::as_str),
-        )
+    let version = record.head.version;
+    attributes! {
+        "http.request.method" => record.method,
+        "url.scheme" => "http",
+        "server.address" => host.map(|(name, _)| host_name(name)),
+        "server.port" => host.and_then(|(_, port)| port),
+        "network.protocol.version" => (!version.is_empty()).then_some(version),
+        "network.peer.address" => record.client.to_string(),
+        "user_agent.original" => record.head.user_agent.as_deref().map(text),
+        "url.path" => record.route,
+        "http.route" => record.route,
+        "client.address" => record.client.to_string(),
+        "http.request.body.size" => record.timings.received.map(|_| record.bytes_in),
+        "http.response.status_code" => record.status,
+        "http.response.body.size" => has_head.then_some(record.bytes_out),
+        "error.type" => has_error_type.then(|| server_error_type(record)),
+        "tokenweir.request_id" => text(record.request_id.as_str()),
+        "tokenweir.outcome" => record.outcome.as_str(),
+        "tokenweir.tenant" => principal.map(|principal| text(&principal.tenant)),
+        "tokenweir.key" => principal.map(|principal| text(&principal.key)),
+        "tokenweir.sample_reason" => record.sample_reason.map(SampleReason::as_str),
+    }
 }
 
 /// Whether the server span has the span status `error`: the response status is 5xx or the backend failed,

@@ -4,40 +4,17 @@
 //! Langfuse reads spans in `packages/shared/src/server/otel/OtelIngestionProcessor.ts` of `langfuse/langfuse`,
 //! commit 0030ed8fe732.
 
-use super::attributes::{SpanAttributes, count, text};
+use super::attributes::{SpanAttributes, put_all, text};
 use super::conventions::{SpanConventions, ViewerProfile};
 use super::record_values::to_wall_clock;
-use opentelemetry::trace::Event;
 use tokenweir_request::record::{RequestIdentity, RequestRecord};
 
-/// The name of the first-token event in `OpenInference`.
-const FIRST_TOKEN_EVENT_NAME: &str = "First Token Stream Event";
-
 /// Adds the attributes of a viewer to the inference span.
-pub(super) fn attributes(
-    profile: ViewerProfile,
-    attributes: SpanAttributes,
-    record: &RequestRecord,
-) -> SpanAttributes {
+pub(super) fn add(profile: ViewerProfile, attributes: &mut SpanAttributes, record: &RequestRecord) {
     match profile {
         ViewerProfile::Langfuse => add_langfuse(attributes, record),
         ViewerProfile::OpenInference => add_open_inference(attributes, record),
     }
-}
-
-/// Returns the additional event of the inference span for a viewer. `None`: the viewer has no such
-/// event, or the response had no output.
-pub(super) fn event(profile: ViewerProfile, record: &RequestRecord) -> Option<Event> {
-    if profile != ViewerProfile::OpenInference {
-        return None;
-    }
-    let first_output = record.timings.first_output?;
-    Some(Event::new(
-        FIRST_TOKEN_EVENT_NAME,
-        to_wall_clock(record, first_output),
-        Vec::new(),
-        0,
-    ))
 }
 
 /// Adds the user and the session to a span of any kind. Langfuse reads both from each span, and a span without
@@ -46,11 +23,11 @@ pub(super) fn event(profile: ViewerProfile, record: &RequestRecord) -> Option<Ev
 /// written as the session.
 pub(super) fn add_identity(
     conventions: &SpanConventions,
-    attributes: SpanAttributes,
+    attributes: &mut SpanAttributes,
     record: &RequestRecord,
-) -> SpanAttributes {
+) {
     if !conventions.profiles.contains(&ViewerProfile::Langfuse) {
-        return attributes;
+        return;
     }
     let RequestIdentity {
         user,
@@ -58,12 +35,13 @@ pub(super) fn add_identity(
         conversation,
     } = &record.options.identity;
     let session = session.as_deref().or(conversation.as_deref());
-    attributes
-        .put_some("langfuse.user.id", user.as_deref().map(text))
-        .put_some("langfuse.session.id", session.map(text))
+    put_all!(attributes, {
+        "langfuse.user.id" => user.as_deref().map(text),
+        "langfuse.session.id" => session.map(text),
+    });
 }
 
-fn add_langfuse(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
+fn add_langfuse(attributes: &mut SpanAttributes, record: &RequestRecord) {
     // Older versions of Langfuse parse the start time as JSON, so it is quoted. Newer versions accept both
     // forms.
     let start_time = record
@@ -71,10 +49,11 @@ fn add_langfuse(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttri
         .first_output
         .map(|first| to_wall_clock(record, first));
     let start_time = start_time.map(|at| format!("\"{}\"", humantime::format_rfc3339_micros(at)));
-    attributes
-        .put("langfuse.observation.type", "generation")
-        .put_some("langfuse.observation.completion_start_time", start_time)
-        .put_some("langfuse.observation.usage_details", langfuse_usage(record))
+    put_all!(attributes, {
+        "langfuse.observation.type" => "generation",
+        "langfuse.observation.completion_start_time" => start_time,
+        "langfuse.observation.usage_details" => langfuse_usage(record),
+    });
 }
 
 /// Returns the numbers of tokens as Langfuse expects them: each token belongs to one number only, so `input`
@@ -102,7 +81,7 @@ fn langfuse_usage(record: &RequestRecord) -> Option<String> {
     Some(parts.collect::<serde_json::Value>().to_string())
 }
 
-fn add_open_inference(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
+fn add_open_inference(attributes: &mut SpanAttributes, record: &RequestRecord) {
     let usage = &record.observed.usage;
     let total = usage
         .input
@@ -113,22 +92,14 @@ fn add_open_inference(attributes: SpanAttributes, record: &RequestRecord) -> Spa
         .response_model
         .as_deref()
         .unwrap_or(record.model.name());
-    attributes
-        .put("openinference.span.kind", "LLM")
-        .put("llm.model_name", text(model))
-        .put_some("llm.token_count.prompt", usage.input.map(count))
-        .put_some("llm.token_count.completion", usage.output.map(count))
-        .put_some("llm.token_count.total", total.map(count))
-        .put_some(
-            "llm.token_count.prompt_details.cache_read",
-            usage.cached.map(count),
-        )
-        .put_some(
-            "llm.token_count.prompt_details.cache_write",
-            usage.cache_created.map(count),
-        )
-        .put_some(
-            "llm.token_count.completion_details.reasoning",
-            usage.reasoning.map(count),
-        )
+    put_all!(attributes, {
+        "openinference.span.kind" => "LLM",
+        "llm.model_name" => text(model),
+        "llm.token_count.prompt" => usage.input,
+        "llm.token_count.completion" => usage.output,
+        "llm.token_count.total" => total,
+        "llm.token_count.prompt_details.cache_read" => usage.cached,
+        "llm.token_count.prompt_details.cache_write" => usage.cache_created,
+        "llm.token_count.completion_details.reasoning" => usage.reasoning,
+    });
 }

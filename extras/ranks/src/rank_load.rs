@@ -1,21 +1,20 @@
 //! The loads of the data-parallel ranks of one backend, from the time series that have the label `engine`.
 
-use super::engine_load::EngineLoad;
-use super::metric_sample::{MetricSample, lines};
-use super::page_parser::PageParser;
 use memchr::memmem;
+use std::collections::BTreeMap;
+use tokenweir_engine::dialect::{EngineLoad, MetricSample, lines};
 
 /// The load of one data-parallel rank.
 #[derive(Debug, Clone, PartialEq)]
-pub struct RankLoad {
+pub(crate) struct RankLoad {
     /// The number of the rank: the value of the label `engine`.
-    pub rank: u32,
+    pub(crate) rank: u32,
     /// The load that the page reports for the rank.
-    pub load: EngineLoad,
+    pub(crate) load: EngineLoad,
     /// Number of responses of at most one token since the start of the process. Such responses are rare, so a
     /// probe request for one token shows in this number even while other requests run. `None`: the page does
     /// not have the number.
-    pub short_responses: Option<f64>,
+    pub(crate) short_responses: Option<f64>,
 }
 
 /// Greatest number of ranks of a backend. If a page has more ranks, no loads of ranks are read from it.
@@ -26,32 +25,27 @@ const SHORT_RESPONSES: &[u8] = b"vllm:request_max_num_generation_tokens_bucket";
 impl RankLoad {
     /// Reads the load of each rank from a metrics page, in the order of the rank numbers. Empty: the page names
     /// no ranks, or more than 64.
-    pub fn read_all(page: &[u8]) -> Vec<Self> {
-        let mut ranks: Vec<(u32, PageParser, Option<f64>)> = Vec::new();
+    pub(crate) fn read_all(page: &[u8]) -> Vec<Self> {
+        let mut ranks: BTreeMap<u32, Vec<&[u8]>> = BTreeMap::new();
         for line in lines(page) {
-            let Some(rank) = rank_of(line) else { continue };
-            let index = ranks.binary_search_by_key(&rank, |(rank, ..)| *rank);
-            let index = index.unwrap_or_else(|index| {
-                ranks.insert(index, (rank, PageParser::new(), None));
-                index
-            });
+            if let Some(rank) = rank_of(line) {
+                ranks.entry(rank).or_default().push(line);
+            }
             if ranks.len() > MAX_RANKS {
                 return Vec::new();
             }
-            let (_, parser, short_responses) = &mut ranks[index];
-            parser.parse_line(line);
-            if let Some(count) = short_responses_of(line) {
-                *short_responses = Some(short_responses.unwrap_or(0.0) + count);
-            }
         }
         let ranks = ranks.into_iter();
-        ranks
-            .map(|(rank, parser, short_responses)| Self {
-                rank,
-                load: parser.finish(),
-                short_responses,
-            })
-            .collect()
+        ranks.map(|(rank, lines)| Self::of(rank, lines)).collect()
+    }
+
+    fn of(rank: u32, lines: Vec<&[u8]>) -> Self {
+        let counts = lines.iter().filter_map(|line| short_responses_of(line));
+        Self {
+            rank,
+            short_responses: counts.reduce(|sum, count| sum + count),
+            load: EngineLoad::of_lines(lines),
+        }
     }
 }
 

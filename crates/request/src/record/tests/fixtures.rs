@@ -206,7 +206,6 @@ pub fn believed() -> Candidate {
         cached: 6.0,
         output: 100.0,
         backlog: 400.0,
-        prefill_tokens: 1_000.0,
         prefill_freshness: 1.0,
         tokens_in_flight: 1_300.0,
         is_calibrated: true,

@@ -1,31 +1,32 @@
-//! Applies the KV events of one data-parallel rank.
+//! Applies the KV events of one part.
 
-use crate::backend_cache::{BackendCache, RankCache};
+use crate::backend_cache::{BackendCache, PartCache};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokenweir_engine::address::BackendId;
 use tokenweir_kv_events::correlation::RequestKey;
 use tokenweir_kv_events::decoder::{EventBatch, KvEvent};
 use tokenweir_kv_events::residency::StreamState;
 use tokenweir_kv_events::zmtp::{ApplyError, ConnectionError, EventSink};
 
-/// Applies the KV events of one data-parallel rank to the known contents of its cache.
-pub(crate) struct RankSink {
+/// Applies the KV events of one part to the known contents of its cache.
+pub(crate) struct PartSink {
     backend: BackendId,
     cache: Arc<BackendCache>,
-    rank: Arc<RankCache>,
+    part: Arc<PartCache>,
     state: StreamState,
 }
 
-impl RankSink {
+impl PartSink {
     pub(crate) fn new(
         backend: &BackendId,
         cache: &Arc<BackendCache>,
-        rank: Arc<RankCache>,
+        part: Arc<PartCache>,
     ) -> Self {
         Self {
             backend: backend.clone(),
             cache: cache.clone(),
-            rank,
+            part,
             state: StreamState::Off,
         }
     }
@@ -33,7 +34,7 @@ impl RankSink {
     /// Applies one event. Takes the locks for each event separately, so that readers get them in
     /// between.
     fn apply_event(&self, event: &KvEvent<'_>) -> Result<(), ApplyError> {
-        let Some(chain) = self.rank.contents.write().apply(event)? else {
+        let Some(chain) = self.part.contents.write().apply(event)? else {
             return Ok(());
         };
         self.cache.join_space(&chain);
@@ -62,17 +63,17 @@ impl RankSink {
     }
 }
 
-impl EventSink for RankSink {
+impl EventSink for PartSink {
     fn clear(&mut self) {
-        self.rank.set_state(StreamState::Gap);
-        self.rank.contents.write().clear();
+        self.part.set_state(StreamState::Gap);
+        self.part.contents.write().clear();
         self.cache.leave_space();
     }
 
     fn apply(&mut self, payload: &[u8]) -> Result<bool, ApplyError> {
         let result = self.apply_batch(payload);
         match &result {
-            Ok(_) => self.rank.count_batch(),
+            Ok(_) => drop(self.part.batches.fetch_add(1, Ordering::Relaxed)),
             Err(error) => {
                 self.cache.count_error();
                 tracing::warn!(
@@ -93,7 +94,7 @@ impl EventSink for RankSink {
                 "the state of the KV events changed: the gateway knows the whole cache only in state exact"
             );
         }
-        self.rank.set_state(state);
+        self.part.set_state(state);
     }
 
     fn on_error(&mut self, error: &ConnectionError) {

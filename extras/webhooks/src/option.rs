@@ -1,0 +1,40 @@
+//! The webhooks as an option.
+
+use crate::check;
+use crate::notifier::{TASK, WebhookNotifier};
+use crate::rows::{self, WebhookStatuses};
+use crate::section::WebhooksConfig;
+use crate::settings::WebhookSettings;
+use tokenweir_option::prelude::*;
+
+impl GatewayOption for WebhookNotifier {
+    type Settings = WebhooksConfig;
+    const ROWS: &'static [MetricDescriptor] = rows::ROWS;
+    const STATUS_CHECKS: &'static [StatusCheck] = &[check];
+    const TASKS: &'static [BackgroundTask] = &[TASK];
+
+    fn start(
+        self: &Arc<Self>,
+        settings: WebhooksConfig,
+        context: &StartContext<'_>,
+        parts: &mut OptionParts,
+    ) -> Result<(), StartError> {
+        self.configure(WebhookSettings::read(&settings, context)?);
+        parts.diagnosis.push(self.clone());
+        Ok(())
+    }
+
+    fn add_status(&self, status: &mut StatusSnapshot, _: Instant) {
+        status.blocks.add(WebhookStatuses(self.status()));
+    }
+
+    /// The content of a token file may have changed while its path has not.
+    fn reload(
+        self: Arc<Self>,
+        settings: WebhooksConfig,
+        context: &StartContext<'_>,
+    ) -> Result<Change, StartError> {
+        let settings = WebhookSettings::read(&settings, context)?;
+        Ok(Box::new(move |_| self.configure(settings)))
+    }
+}
