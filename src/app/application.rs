@@ -27,7 +27,7 @@ use tokenweir_gateway::server::{DrainOutcome, Server};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::{Credentials, TlsPeer};
-use tokenweir_option::{OptionParts, StartError, in_part};
+use tokenweir_option::{GatewayParts, OptionParts, StartError, in_part};
 use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_protocol::clock;
 use tokenweir_settings::Environment;
@@ -175,8 +175,8 @@ struct RequestPath {
     pipeline: TelemetryPipeline,
     health_checks: HealthCheckSupervisor,
     options: Arc<AttachedOptions>,
-    /// What the options bring, without what the other parts have.
-    parts: OptionParts,
+    /// What the options bring, without what `proxy` has.
+    parts: GatewayParts,
     proxy: ProxyContext,
 }
 
@@ -191,18 +191,25 @@ impl RequestPath {
         let mut parts = OptionParts::default();
         let context = options::start_context(config, &env);
         let options = Arc::new(AttachedOptions::start(config, &context, &mut parts)?);
-        let facets = PoolFacets(std::mem::take(&mut parts.pool_facets));
+        let OptionParts {
+            records,
+            pool_facets,
+            drivers,
+            quota_scope,
+            gateway: mut parts,
+        } = parts;
+        let facets = PoolFacets(pool_facets);
         let (sources, pool, client) = build_pool(config, &options, facets, guard, &env).await?;
         let secret_files = SecretFiles::new(config, &sources.backends(config));
-        let (access, keys_watcher) = keys_file::build_access(config, parts.quota_scope, &env)?;
-        let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &mut parts, &env)?;
+        let (access, keys_watcher) = keys_file::build_access(config, quota_scope, &env)?;
+        let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, records, &env)?;
         let telemetry = pipeline.telemetry.clone();
         let health_checks = HealthCheckSupervisor::new(
             pool.clone(),
             client.clone(),
             config.scrape,
             telemetry.clone(),
-            std::mem::take(&mut parts.drivers),
+            drivers,
         );
         health_checks.wait_first_checks(FIRST_SCRAPE_TIMEOUT).await;
         let settings = config.proxy_settings(memory_limit::available_bytes(), &env)?;

@@ -96,7 +96,7 @@ macro_rules! define_attached {
                 &self,
                 config: &Config,
                 gateway: &mut ProxyContext,
-                parts: &mut OptionParts,
+                parts: &mut GatewayParts,
             ) -> Result<(), StartError> {
                 $(self.$key.join(settings::$key(config), gateway, parts)?;)*
                 let requests = std::mem::take(&mut parts.requests);

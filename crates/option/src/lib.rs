@@ -9,7 +9,7 @@ mod start_error;
 
 pub use context::{Change, Obstacle, OutputTarget, Reloaded, StartContext};
 pub use diagnosis::DiagnosisHooks;
-pub use parts::OptionParts;
+pub use parts::{GatewayParts, OptionParts, RecordParts};
 pub use start_error::{StartError, in_part};
 use tokenweir_api::StatusCheck;
 use tokenweir_gateway::backend::facets::BackendFacet;
@@ -57,7 +57,7 @@ pub trait GatewayOption: Default + Send + Sync + 'static {
         self: &Arc<Self>,
         _settings: Self::Settings,
         _gateway: &ProxyContext,
-        _parts: &mut OptionParts,
+        _parts: &mut GatewayParts,
     ) -> Result<(), StartError> {
         Ok(())
     }

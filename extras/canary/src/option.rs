@@ -34,7 +34,7 @@ impl GatewayOption for CanaryRequests {
     ) -> Result<(), StartError> {
         self.configure(settings);
         parts.drivers.push(self.clone());
-        parts.diagnosis.push(self.clone());
+        parts.gateway.diagnosis.push(self.clone());
         Ok(())
     }
 

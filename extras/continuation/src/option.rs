@@ -16,7 +16,7 @@ impl GatewayOption for ContinuationStreams {
         parts: &mut OptionParts,
     ) -> Result<(), StartError> {
         self.configure(settings);
-        parts.requests.push(self.clone());
+        parts.gateway.requests.push(self.clone());
         Ok(())
     }
 

@@ -208,7 +208,7 @@ impl GatewayOption for JwtOption {
         self: &Arc<Self>,
         settings: JwtConfig,
         gateway: &ProxyContext,
-        _: &mut OptionParts,
+        _: &mut GatewayParts,
     ) -> Result<(), StartError> {
         let context = GrantContext {
             pseudonyms: gateway.settings.identities.key.clone(),

@@ -17,9 +17,9 @@ impl GatewayOption for ModelSplits {
         parts: &mut OptionParts,
     ) -> Result<(), StartError> {
         self.configure(settings);
-        parts.requests.push(self.clone());
-        parts.sinks.push(self.clone());
-        parts.diagnosis.push(self.clone());
+        parts.gateway.requests.push(self.clone());
+        parts.records.sinks.push(self.clone());
+        parts.gateway.diagnosis.push(self.clone());
         Ok(())
     }
 

@@ -28,8 +28,8 @@ impl GatewayOption for ExchangeOption {
             let facet = ExchangeFacet(exchange.clone());
             parts.pool_facets.push(Arc::new(facet.clone()));
             parts.drivers.push(Arc::new(facet.clone()));
-            parts.diagnosis.push(exchange.clone());
-            parts.share(exchange);
+            parts.gateway.diagnosis.push(exchange.clone());
+            parts.gateway.share(exchange);
             let _ = self.0.set(facet);
         }
         Ok(())

@@ -18,8 +18,8 @@ impl GatewayOption for Resumption {
         parts: &mut OptionParts,
     ) -> Result<(), StartError> {
         self.configure(settings);
-        parts.requests.push(self.clone());
-        parts.extensions.add(self.clone());
+        parts.gateway.requests.push(self.clone());
+        parts.gateway.extensions.add(self.clone());
         Ok(())
     }
 

@@ -18,7 +18,7 @@ impl GatewayOption for SharedLimitsOption {
         self: &Arc<Self>,
         settings: SharedLimitsConfig,
         gateway: &ProxyContext,
-        parts: &mut OptionParts,
+        parts: &mut GatewayParts,
     ) -> Result<(), StartError> {
         let limits = SharedLimits::new(&settings, &gateway.state.access, parts.find());
         if let Some(limits) = limits {

@@ -174,8 +174,8 @@ impl GatewayOption for UsageLogOption {
         let problem = format!("cannot write the usage log {file} (usage_log.file)");
         let (log, guard) = UsageLog::start(settings).map_err(in_part(problem))?;
         let log = self.0.get_or_init(|| Arc::new(log));
-        parts.immediate_sinks.push(log.clone());
-        parts.ends.push(Box::pin(guard.shutdown()));
+        parts.records.immediate_sinks.push(log.clone());
+        parts.gateway.ends.push(Box::pin(guard.shutdown()));
         Ok(())
     }
 

@@ -20,7 +20,7 @@ impl GatewayOption for WebhookNotifier {
         parts: &mut OptionParts,
     ) -> Result<(), StartError> {
         self.configure(WebhookSettings::read(&settings, context)?);
-        parts.diagnosis.push(self.clone());
+        parts.gateway.diagnosis.push(self.clone());
         Ok(())
     }
 

@@ -28,7 +28,7 @@ use tokenweir_gateway::backend::{
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_gateway::proxy::{
     BodyMemory, ConfiguredRoutes, IdentityReader, OverloadGuard, OverloadLimits, ProxyContext,
-    ProxySettings, RecordingSettings, RequestSettings, StoredResponses, TextSampling,
+    ProxySettings, RecordingSettings, RequestSettings, StoredResponses,
 };
 use tokenweir_gateway::proxy::{admission, retry};
 use tokenweir_gateway::server::{
@@ -503,7 +503,14 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let no_env = |_: &str| None;
     let start = start_context(&config, &no_env);
     let options = Arc::new(AttachedOptions::start(&config, &start, &mut parts).unwrap());
-    let pool_facets = PoolFacets(std::mem::take(&mut parts.pool_facets));
+    let OptionParts {
+        records: option_records,
+        pool_facets,
+        drivers,
+        quota_scope: _,
+        gateway: mut parts,
+    } = parts;
+    let pool_facets = PoolFacets(pool_facets);
     let pool = pool(backends, &setup, &config, &options, pool_facets);
     let client = client(&setup);
     let (sender, records) = mpsc::unbounded_channel();
@@ -523,15 +530,11 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         setup.access.clone(),
         stored_responses.clone(),
     ];
-    sinks.append(&mut parts.sinks);
+    sinks.extend(option_records.immediate_sinks);
+    sinks.extend(option_records.sinks);
     let recent = Arc::new(RecentRequests::new(std::time::Instant::now(), Vec::new()));
     sinks.push(recent.clone());
     sinks.push(Arc::new(RecordingSink(sender)));
-    let text_sampling = TextSampling {
-        samples: std::mem::take(&mut parts.text_samples),
-        max_text_bytes: parts.max_text_bytes,
-    };
-    let is_text_sampled = !text_sampling.samples.is_empty();
     let telemetry = Arc::new(Telemetry::new(prometheus, sinks));
     let settings = health_checker::ScrapeSettings {
         min_interval: setup.scrape_interval,
@@ -544,7 +547,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         client.clone(),
         settings,
         telemetry.clone(),
-        std::mem::take(&mut parts.drivers),
+        drivers,
     );
     health_checks
         .wait_first_checks(Duration::from_secs(10))
@@ -575,7 +578,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let recording = RecordingSettings {
         start_log: None,
         propagation: setup.propagation,
-        text_sampling: is_text_sampled.then_some(text_sampling),
+        text_sampling: option_records.text_sampling,
     };
     let mut proxy = ProxyContext::new(
         settings,

@@ -69,8 +69,8 @@ pub struct RecordingSettings {
     pub start_log: Option<Arc<AccessLog>>,
     /// Propagation of trace context. `None`: the gateway forwards the client's context unchanged.
     pub propagation: Option<Propagation>,
-    /// Sampling of prompt and response text. `None`: no text is sampled.
-    pub text_sampling: Option<TextSampling>,
+    /// Sampling of prompt and response text.
+    pub text_sampling: TextSampling,
 }
 
 /// The settings of the proxy that a reload can change.
@@ -180,8 +180,8 @@ impl RecordingSettings {
         } = requirements;
         record.fingerprint = Some(prompt.clone());
         record.session_hash = session;
-        if let Some(sampling) = &self.text_sampling {
-            features::sample_text(sampling, fields, body, record);
+        if !self.text_sampling.samples.is_empty() {
+            features::sample_text(&self.text_sampling, fields, body, record);
         }
     }
 }

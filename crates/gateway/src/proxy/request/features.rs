@@ -17,9 +17,9 @@ use tokenweir_routing::{PromptFingerprint, mix, unit};
 use xxhash_rust::xxh3::Xxh3;
 
 /// The sampling of requests whose prompt text and response text are retained.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct TextSampling {
-    /// The consumers, each with its sample.
+    /// The consumers, each with its sample. Empty: no text is sampled.
     pub samples: Vec<TextSample>,
     /// Maximum length of the stored excerpt of each text, in bytes.
     pub max_text_bytes: usize,
