@@ -6,10 +6,10 @@ use super::history::{BackendRequestCounts, KnownPrompts, SLOW_START};
 use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::atomic::AtomicCounter;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::TextSample;
 use tokenweir_request::observe::Sink;
@@ -36,9 +36,9 @@ pub struct BackendRequestCounters {
 struct BackendCounters {
     /// The counts of first outputs, with the same meaning as the fields of [`BackendRequestCounts`]. They are
     /// atomic, so that requests do not wait for a lock.
-    first_outputs: AtomicU64,
-    first_output_millis: AtomicU64,
-    slow_first_outputs: AtomicU64,
+    first_outputs: AtomicCounter,
+    first_output_millis: AtomicCounter,
+    slow_first_outputs: AtomicCounter,
     /// All other counts. Only the dispatcher of records and the diagnosis take the lock.
     ended: Mutex<(BackendRequestCounts, AttemptCounts)>,
 }
@@ -201,12 +201,10 @@ impl Sink for BackendRequestCounters {
 
 impl BackendCounters {
     fn on_first_output(&self, ttft: Duration) {
-        add(&self.first_outputs, 1);
-        add(&self.first_output_millis, ttft.as_millis() as u64);
-        add(
-            &self.slow_first_outputs,
-            u64::from(ttft.as_secs_f64() > SLOW_START),
-        );
+        self.first_outputs.add(1);
+        self.first_output_millis.add(ttft.as_millis() as u64);
+        let is_slow = ttft.as_secs_f64() > SLOW_START;
+        self.slow_first_outputs.add(is_slow.into());
     }
 
     /// Counts an attempt of a request, which is its attempt `index`.
@@ -274,11 +272,10 @@ impl BackendCounters {
     /// Returns the counts and resets them. The counters of first outputs are reset one by one: if a request
     /// has its first output meanwhile, some of its counts are in this result, and the others in the next.
     fn take(&self) -> BackendRequestCounts {
-        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
         BackendRequestCounts {
-            first_outputs: take(&self.first_outputs),
-            first_output_seconds: take(&self.first_output_millis) as f64 / 1e3,
-            slow_first_outputs: take(&self.slow_first_outputs),
+            first_outputs: self.first_outputs.take(),
+            first_output_seconds: self.first_output_millis.take() as f64 / 1e3,
+            slow_first_outputs: self.slow_first_outputs.take(),
             ..std::mem::take(&mut lock(&self.ended).0)
         }
     }
@@ -410,10 +407,6 @@ fn is_buffered(record: &RequestRecord) -> bool {
         return false;
     };
     is_long && took.as_secs_f64() < tokens as f64 * FASTEST_TOKEN_SECONDS
-}
-
-fn add(count: &AtomicU64, value: u64) {
-    count.fetch_add(value, Ordering::Relaxed);
 }
 
 #[cfg(test)]

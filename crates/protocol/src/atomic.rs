@@ -12,6 +12,10 @@ pub struct AtomicFlag(AtomicBool);
 #[derive(Debug, Default)]
 pub struct AtomicCount(AtomicUsize);
 
+/// A total with relaxed atomic access. It only grows until it is taken.
+#[derive(Debug, Default)]
+pub struct AtomicCounter(AtomicU64);
+
 /// An `f64` with relaxed atomic access.
 #[derive(Debug, Default)]
 pub struct AtomicF64(AtomicU64);
@@ -82,6 +86,37 @@ impl AtomicCount {
     #[inline]
     pub fn sub(&self, subtracted: usize) {
         self.0.fetch_sub(subtracted, Ordering::Relaxed);
+    }
+}
+
+impl AtomicCounter {
+    /// Creates a counter with the value 0.
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Returns the current value.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Adds to the value. Returns the previous value.
+    #[inline]
+    pub fn add(&self, added: u64) -> u64 {
+        self.0.fetch_add(added, Ordering::Relaxed)
+    }
+
+    /// Sets the value to `least` if it is lower.
+    #[inline]
+    pub fn raise_to(&self, least: u64) {
+        self.0.fetch_max(least, Ordering::Relaxed);
+    }
+
+    /// Resets the value to 0. Returns the previous value.
+    #[inline]
+    pub fn take(&self) -> u64 {
+        self.0.swap(0, Ordering::Relaxed)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Why a token is refused.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use tokenweir_protocol::atomic::AtomicCounter;
 use tokenweir_protocol::named_enum;
 use tokenweir_request::access::TokenRefusal;
 
@@ -36,12 +36,12 @@ named_enum! {
 
 /// Numbers of refused tokens, by reason.
 #[derive(Debug, Default)]
-pub(super) struct RefusalCounts([AtomicU64; Refusal::ALL.len()]);
+pub(super) struct RefusalCounts([AtomicCounter; Refusal::ALL.len()]);
 
 impl RefusalCounts {
     /// Counts a refusal, and converts it to that of the contract.
     pub(super) fn count(&self, refusal: Refusal) -> TokenRefusal {
-        self.0[refusal as usize].fetch_add(1, Relaxed);
+        self.0[refusal as usize].add(1);
         TokenRefusal {
             reason: refusal.as_str(),
             is_temporary: refusal == Refusal::NoKeys,
@@ -50,7 +50,7 @@ impl RefusalCounts {
 
     /// Each reason with its number.
     pub(super) fn list(&self) -> Vec<(&'static str, u64)> {
-        let counts = self.0.iter().map(|count| count.load(Relaxed));
+        let counts = self.0.iter().map(AtomicCounter::get);
         Refusal::NAMES.iter().copied().zip(counts).collect()
     }
 }

@@ -4,9 +4,9 @@
 use crate::learning::{CacheKnowledge, KeySpace};
 use arc_swap::ArcSwap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use tokenweir_kv_events::residency::{CacheContents, StoredChain, StreamState};
-use tokenweir_protocol::atomic::AtomicFlag;
+use tokenweir_protocol::atomic::{AtomicCounter, AtomicFlag};
 use tokenweir_protocol::mutex::SharedLock;
 
 /// The contents of the prefix cache of one part, as far as its KV events show them.
@@ -16,7 +16,7 @@ pub(crate) struct PartCache {
     pub(crate) contents: SharedLock<CacheContents>,
     /// How far the contents can be trusted: a [`StreamState`] as its index in `StreamState::ALL`.
     pub(crate) state: AtomicU8,
-    pub(crate) batches: AtomicU64,
+    pub(crate) batches: AtomicCounter,
 }
 
 /// The contents of the prefix cache of one backend, as far as its KV events show them.
@@ -35,7 +35,7 @@ pub struct BackendCache {
     /// Whether the gateway no longer expects events from the backend, because the backend lists no
     /// publisher any more.
     pub(crate) is_withdrawn: AtomicFlag,
-    errors: AtomicU64,
+    errors: AtomicCounter,
 }
 
 /// The state of the cache of a backend, for metrics and status. `None`: the gateway does not subscribe to the KV
@@ -60,7 +60,7 @@ impl PartCache {
         Self {
             contents: SharedLock::new(CacheContents::new(max_blocks, fastrand::u64(..))),
             state: AtomicU8::new(StreamState::Off as u8),
-            batches: AtomicU64::new(0),
+            batches: AtomicCounter::new(),
         }
     }
 
@@ -81,7 +81,7 @@ impl BackendCache {
             space: ArcSwap::new(space),
             has_joined: AtomicFlag::default(),
             is_withdrawn: AtomicFlag::default(),
-            errors: AtomicU64::new(0),
+            errors: AtomicCounter::new(),
         }
     }
 
@@ -112,11 +112,8 @@ impl BackendCache {
             state: self.state().as_str(),
             blocks: sizes.iter().map(|(blocks, _)| blocks).sum(),
             bytes: sizes.iter().map(|(_, bytes)| bytes).sum(),
-            batches: parts
-                .iter()
-                .map(|part| part.batches.load(Ordering::Relaxed))
-                .sum(),
-            errors: self.errors.load(Ordering::Relaxed),
+            batches: parts.iter().map(|part| part.batches.get()).sum(),
+            errors: self.errors.get(),
         }
     }
 
@@ -169,7 +166,7 @@ impl BackendCache {
     }
 
     pub(crate) fn count_error(&self) {
-        self.errors.fetch_add(1, Ordering::Relaxed);
+        self.errors.add(1);
     }
 }
 

@@ -4,7 +4,6 @@
 use crate::exchange::{Decision, ExchangeFacet, PeerExchange};
 use crate::messages::bus::{BusError, Publisher, Subscription};
 use crate::messages::{Batch, PeerMessage, ReceivedMessage, Receiver, Sealer, SessionId};
-use crate::status::add;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -100,7 +99,7 @@ impl PeerExchange {
     async fn discard(&self, queue: &mut mpsc::Receiver<Decision>) -> Infallible {
         loop {
             if queue.recv().await.is_some() {
-                add(&self.counters.dropped_decisions, 1);
+                self.counters.dropped_decisions.add(1);
             }
         }
     }
@@ -135,13 +134,13 @@ impl PeerExchange {
             };
             let decisions = message.prompts.len();
             if let Err(error) = publisher.publish(&sealed).await {
-                add(&self.counters.failed_messages, 1);
-                add(&self.counters.dropped_decisions, decisions);
+                self.counters.failed_messages.add(1);
+                self.counters.dropped_decisions.add(decisions as u64);
                 return error;
             }
-            add(&self.counters.sent_messages, 1);
-            add(&self.counters.sent_bytes, sealed.len());
-            add(&self.counters.sent_decisions, decisions);
+            self.counters.sent_messages.add(1);
+            self.counters.sent_bytes.add(sealed.len() as u64);
+            self.counters.sent_decisions.add(decisions as u64);
         }
     }
 
@@ -193,7 +192,7 @@ impl PeerExchange {
         pool: &BackendPool,
     ) {
         let now = clock::now();
-        add(&self.counters.received_messages, 1);
+        self.counters.received_messages.add(1);
         for backlog in &message.backlogs {
             match backends.by_hash.get(&backlog.backend) {
                 Some(backend) => {
@@ -202,13 +201,15 @@ impl PeerExchange {
                         .estimator
                         .set_other_backlog(peer, backlog.pending_tokens, now);
                 }
-                None => add(&self.counters.unknown_backends, 1),
+                None => {
+                    self.counters.unknown_backends.add(1);
+                }
             }
         }
         for sent in &message.prompts {
             if let Some(backend) = backends.by_hash.get(&sent.backend) {
                 pool.on_peer_prompt(backend, &sent.prompt);
-                add(&self.counters.received_decisions, 1);
+                self.counters.received_decisions.add(1);
             }
         }
     }

@@ -27,7 +27,6 @@ pub use settings::QualitySettings;
 use judge::QualityJudge;
 use model_trends::QualityTrends;
 use sample::{QualityJob, QualitySampleCounters};
-use std::sync::atomic::{AtomicU64, Ordering};
 use tokenweir_gateway::telemetry::rotating_file::RotatingFile;
 use tokenweir_option::prelude::*;
 use tokenweir_payload_log::PayloadLogSettings;
@@ -97,7 +96,6 @@ impl QualityMonitor {
 
     /// Returns the quality of responses by model and the numbers of samples at `now`.
     pub fn vitals(&self, now: Instant) -> QualitySnapshot {
-        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let QualitySampleCounters {
             done,
             judge_failed,
@@ -107,9 +105,9 @@ impl QualityMonitor {
         QualitySnapshot {
             models: self.trends.snapshot(now),
             samples: QualitySampleCounts {
-                done: load(done).saturating_sub(load(&file_counters.failed)),
-                dropped: dropped + load(&file_counters.failed),
-                judge_failed: load(judge_failed),
+                done: done.get().saturating_sub(file_counters.failed.get()),
+                dropped: dropped + file_counters.failed.get(),
+                judge_failed: judge_failed.get(),
             },
         }
     }

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use tokenweir_gateway::telemetry::rotating_file::RotatingFileCounters;
+use tokenweir_protocol::atomic::AtomicCounter;
 use tokenweir_protocol::openai::{FinishReason, TextExcerpt};
 use tokenweir_redaction::{PayloadJob, RedactedPayload};
 use tokenweir_request::record::RequestRecord;
@@ -36,8 +36,8 @@ impl QualitySampleCounts {
 /// The counters from which [`QualitySampleCounts`] is read.
 #[derive(Debug, Default)]
 pub(super) struct QualitySampleCounters {
-    pub(super) done: AtomicU64,
-    pub(super) judge_failed: AtomicU64,
+    pub(super) done: AtomicCounter,
+    pub(super) judge_failed: AtomicCounter,
     pub(super) file_counters: Arc<RotatingFileCounters>,
 }
 

@@ -6,7 +6,6 @@ use super::judge::QualityJudge;
 use super::model_trends::QualityTrends;
 use super::sample::{QualityJob, QualitySample, QualitySampleCounters};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use tokenweir_gateway::telemetry::rotating_file::RotatingFile;
 use tokenweir_protocol::clock;
 use tokenweir_redaction::RedactionSettings;
@@ -54,7 +53,7 @@ impl QualityWorker {
             } else {
                 &counters.done
             };
-            counter.fetch_add(1, Ordering::Relaxed);
+            counter.add(1);
         }
     }
 }

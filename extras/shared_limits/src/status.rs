@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use tokenweir_protocol::atomic::AtomicCounter;
 use tokenweir_protocol::mutex::lock;
 
 /// The state of limits over gateways and restarts, for metrics and status.
@@ -37,41 +37,35 @@ pub struct StoreStatus {
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) answered_claims: AtomicU64,
-    pub(crate) failed_claims: AtomicU64,
-    pub(crate) lost_data: AtomicU64,
-    pub(crate) file_writes: AtomicU64,
-    file_errors: AtomicU64,
+    pub(crate) answered_claims: AtomicCounter,
+    pub(crate) failed_claims: AtomicCounter,
+    pub(crate) lost_data: AtomicCounter,
+    pub(crate) file_writes: AtomicCounter,
+    file_errors: AtomicCounter,
     file_error: Mutex<Option<String>>,
     /// The state of the server, the number of gateways and that of active subjects. `None`: no server is used.
     pub(crate) store: Mutex<Option<StoreStatus>>,
 }
 
-/// Adds `count` to a counter.
-pub(crate) fn add(counter: &AtomicU64, count: usize) {
-    counter.fetch_add(count as u64, Ordering::Relaxed);
-}
-
 impl Counters {
     /// Counts an error of the file. Returns whether it is another one than before.
     pub(crate) fn on_file_error(&self, error: &str) -> bool {
-        add(&self.file_errors, 1);
+        self.file_errors.add(1);
         let previous = lock(&self.file_error).replace(error.to_owned());
         previous.as_deref() != Some(error)
     }
 
     pub(crate) fn status(&self) -> SharedLimitsStatus {
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let store = lock(&self.store).map(|store| StoreStatus {
-            answered_claims: count(&self.answered_claims),
-            failed_claims: count(&self.failed_claims),
-            lost_data: count(&self.lost_data),
+            answered_claims: self.answered_claims.get(),
+            failed_claims: self.failed_claims.get(),
+            lost_data: self.lost_data.get(),
             ..store
         });
         SharedLimitsStatus {
             store,
-            file_writes: count(&self.file_writes),
-            file_errors: count(&self.file_errors),
+            file_writes: self.file_writes.get(),
+            file_errors: self.file_errors.get(),
             file_error: lock(&self.file_error).clone(),
         }
     }

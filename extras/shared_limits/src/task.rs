@@ -4,7 +4,7 @@ use crate::claims::{self, SCRIPT, StoreAnswer, SubjectClaim};
 use crate::grants::Grants;
 use crate::section::SharedLimitsConfig;
 use crate::state_file::SavedUsage;
-use crate::status::{Counters, SharedLimitsStatus, StoreStatus, add};
+use crate::status::{Counters, SharedLimitsStatus, StoreStatus};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -197,13 +197,13 @@ impl SharedLimits {
             .filter_map(|result| StoreAnswer::from_result(result));
         let answers: Vec<StoreAnswer> = answers.collect();
         if answers.len() != calls.len() {
-            add(&self.counters.failed_claims, calls.len());
+            self.counters.failed_claims.add(calls.len() as u64);
             grants.fail(claims, clock::unix_millis());
             return;
         }
-        add(&self.counters.answered_claims, calls.len());
+        self.counters.answered_claims.add(calls.len() as u64);
         if grants.settle(claims, &answers, clock::unix_millis()) {
-            add(&self.counters.lost_data, 1);
+            self.counters.lost_data.add(1);
             tracing::warn!(
                 "the server of the exchange has lost the used limits: they are stated again"
             );
@@ -241,7 +241,7 @@ impl SharedLimits {
         let written = read_within_limit(move || usage.write(&path)).await;
         let problem = match written {
             Some(Ok(())) => {
-                add(&self.counters.file_writes, 1);
+                self.counters.file_writes.add(1);
                 return;
             }
             Some(Err(error)) => error.to_string(),

@@ -5,18 +5,19 @@ use super::state_file::StateFile;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
+use tokenweir_protocol::atomic::AtomicCounter;
 use tokenweir_protocol::mutex::lock;
 
 /// The numbers of one usage log since its start.
 #[derive(Debug, Default)]
 pub(super) struct UsageCounters {
-    pub(super) written: AtomicU64,
-    pub(super) lost: AtomicU64,
+    pub(super) written: AtomicCounter,
+    pub(super) lost: AtomicCounter,
     /// The part of `lost` that no gap in the file states yet.
-    pub(super) unstated: AtomicU64,
-    pub(super) gaps_lost: AtomicU64,
-    pub(super) gaps_unclean_stop: AtomicU64,
-    pub(super) gaps_expired: AtomicU64,
+    pub(super) unstated: AtomicCounter,
+    pub(super) gaps_lost: AtomicCounter,
+    pub(super) gaps_unclean_stop: AtomicCounter,
+    pub(super) gaps_expired: AtomicCounter,
     /// Number of the last line that the receiver has.
     pub(super) acknowledged: AtomicU64,
     /// What the disk has.
@@ -56,13 +57,13 @@ pub struct UsageGaps {
 impl UsageCounters {
     /// Counts records that are not written.
     pub(super) fn on_lost(&self, records: u64) {
-        self.lost.fetch_add(records, Relaxed);
-        self.unstated.fetch_add(records, Relaxed);
+        self.lost.add(records);
+        self.unstated.add(records);
     }
 
     /// Whether the receiver accepts events and does not have all of them.
     pub(super) fn is_pushing(&self) -> bool {
-        let has_all = self.acknowledged.load(Relaxed) >= self.disk.synced.load(Relaxed);
+        let has_all = self.acknowledged.load(Relaxed) >= self.disk.synced.get();
         !has_all && lock(&self.push_error).is_none()
     }
 
@@ -70,15 +71,15 @@ impl UsageCounters {
         let waiting = self
             .disk
             .synced
-            .load(Relaxed)
+            .get()
             .saturating_sub(self.acknowledged.load(Relaxed));
         UsageLogStatus {
-            written: self.written.load(Relaxed),
-            lost: self.lost.load(Relaxed),
+            written: self.written.get(),
+            lost: self.lost.get(),
             gaps: UsageGaps {
-                lost: self.gaps_lost.load(Relaxed),
-                unclean_stop: self.gaps_unclean_stop.load(Relaxed),
-                expired: self.gaps_expired.load(Relaxed),
+                lost: self.gaps_lost.get(),
+                unclean_stop: self.gaps_unclean_stop.get(),
+                expired: self.gaps_expired.get(),
             },
             unacknowledged: if is_pushed { waiting } else { 0 },
             push_error: lock(&self.push_error).clone(),

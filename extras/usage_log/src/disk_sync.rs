@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokenweir_gateway::telemetry::batch_worker::BatchWorkerGuard;
+use tokenweir_protocol::atomic::AtomicCounter;
 use tokenweir_request::batch_queue::BatchQueue;
 
 /// Lines that the disk may not have yet.
@@ -23,7 +23,7 @@ pub(super) struct WrittenLines {
 pub(super) struct DiskSync {
     waiting: Arc<BatchQueue<WrittenLines>>,
     /// Number of the last line that the disk has. The push reads no further.
-    pub(super) synced: AtomicU64,
+    pub(super) synced: AtomicCounter,
 }
 
 /// How long the first line waits for further lines, which one sync then stores together. The end of the machine
@@ -36,7 +36,7 @@ impl Default for DiskSync {
     fn default() -> Self {
         Self {
             waiting: Arc::new(BatchQueue::new(SYNC_LINGER, MAX_WAITING)),
-            synced: AtomicU64::new(0),
+            synced: AtomicCounter::new(),
         }
     }
 }
@@ -67,7 +67,7 @@ impl DiskSync {
     /// Waits until the disk has these lines.
     pub(super) fn sync(&self, lines: &WrittenLines, path: &Path) {
         match lines.file.sync_data() {
-            Ok(()) => drop(self.synced.fetch_max(lines.last, Relaxed)),
+            Ok(()) => self.synced.raise_to(lines.last),
             Err(error) => warn_unwritable(path, &error),
         }
     }

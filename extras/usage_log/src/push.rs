@@ -52,7 +52,7 @@ impl UsagePush {
         }
         let mut reader = EventReader::new(&self.file, self.counters.acknowledged.load(Relaxed));
         loop {
-            let until = self.counters.disk.synced.load(Relaxed);
+            let until = self.counters.disk.synced.get();
             let read = task::spawn_blocking(move || {
                 let batch = reader.read_batch(until);
                 (reader, batch)
@@ -82,7 +82,7 @@ impl UsagePush {
             expired,
         } = batch;
         if expired > 0 {
-            self.counters.gaps_expired.fetch_add(1, Relaxed);
+            self.counters.gaps_expired.add(1);
             tracing::error!(
                 events = expired,
                 "events of the usage log were removed before the push"

@@ -6,7 +6,6 @@ use super::*;
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::Relaxed;
 use tokenweir_net::testing::TempFolder;
 use tokenweir_request::record::fixtures::streamed;
 
@@ -206,10 +205,7 @@ fn events_are_read_in_order_across_rotations() {
     for _ in 0..40 {
         file.write(&records(100));
         counters.disk.sync_waiting(&settings.file);
-        while let Some(batch) = reader
-            .read_batch(counters.disk.synced.load(Relaxed))
-            .unwrap()
-        {
+        while let Some(batch) = reader.read_batch(counters.disk.synced.get()).unwrap() {
             let events: Vec<Value> = serde_json::from_slice(&batch.body).unwrap();
             for event in &events {
                 read += 1;

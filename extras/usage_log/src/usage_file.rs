@@ -114,14 +114,14 @@ impl UsageFile {
     /// Writes the records, and before them what is missing. Waits while the file cannot be written.
     pub(super) fn write(&mut self, records: &[UsageRecord]) {
         self.retry(Self::try_state_stop);
-        let lost = self.counters.unstated.swap(0, Relaxed);
+        let lost = self.counters.unstated.take();
         if lost > 0 {
             let gap = Gap {
                 cause: "lost",
                 records: Some(lost),
             };
             self.retry(|file| file.try_append(EventContent::Gap(gap)));
-            self.counters.gaps_lost.fetch_add(1, Relaxed);
+            self.counters.gaps_lost.add(1);
         }
         for record in records {
             self.retry(|file| file.try_append(EventContent::Usage(record)));
@@ -153,7 +153,7 @@ impl UsageFile {
             };
             self.try_append(EventContent::Gap(gap))?;
             self.is_unclean = false;
-            self.counters.gaps_unclean_stop.fetch_add(1, Relaxed);
+            self.counters.gaps_unclean_stop.add(1);
         }
         Ok(())
     }
@@ -173,7 +173,7 @@ impl UsageFile {
         self.file.append(&line)?;
         self.last = next;
         let written = u64::from(matches!(content, EventContent::Usage(_)));
-        self.counters.written.fetch_add(written, Relaxed);
+        self.counters.written.add(written);
         Ok(())
     }
 
@@ -193,7 +193,7 @@ impl UsageFile {
 impl Drop for UsageFile {
     fn drop(&mut self) {
         // Without this line, the next process states a gap.
-        let is_complete = !self.is_unclean && self.counters.unstated.load(Relaxed) == 0;
+        let is_complete = !self.is_unclean && self.counters.unstated.get() == 0;
         if is_complete && self.try_append(EventContent::Stop).is_ok() {
             self.sync();
         }

@@ -3,9 +3,8 @@
 
 use super::recent_times::RollingGapHistogram;
 use super::stream_profile::StreamProfile;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tokenweir_protocol::atomic::{AtomicFlag, AtomicInstant};
+use tokenweir_protocol::atomic::{AtomicCounter, AtomicFlag, AtomicInstant};
 use tokenweir_routing::LoadEstimator;
 use tokio::sync::Notify;
 
@@ -23,15 +22,15 @@ pub struct BackendLoad {
     pub(super) recent_gaps: RollingGapHistogram,
     pub(super) stream_profile: StreamProfile,
     /// Number of stalls since the backend was added to the gateway.
-    stall_count: AtomicU64,
+    stall_count: AtomicCounter,
     /// Number of restarts of the server process since the backend was added to the gateway.
-    restart_count: AtomicU64,
+    restart_count: AtomicCounter,
     /// Number of metrics pages that came from another engine than the page before.
-    engine_switches: AtomicU64,
+    engine_switches: AtomicCounter,
     /// When a response last had output, which shows that the engine works. `None`: never.
     pub(super) last_output_at: AtomicInstant,
     /// The longest fetch of a metrics page since the last [`Self::take_page_time`], in microseconds.
-    page_micros: AtomicU64,
+    page_micros: AtomicCounter,
 }
 
 /// Default age of a load report at which it has half of its weight in predictions.
@@ -46,11 +45,11 @@ impl BackendLoad {
             first_request: Notify::new(),
             recent_gaps: RollingGapHistogram::default(),
             stream_profile: StreamProfile::default(),
-            stall_count: AtomicU64::new(0),
-            restart_count: AtomicU64::new(0),
-            engine_switches: AtomicU64::new(0),
+            stall_count: AtomicCounter::new(),
+            restart_count: AtomicCounter::new(),
+            engine_switches: AtomicCounter::new(),
             last_output_at: AtomicInstant::default(),
-            page_micros: AtomicU64::new(0),
+            page_micros: AtomicCounter::new(),
         }
     }
 
@@ -71,18 +70,18 @@ impl BackendLoad {
 
     /// Number of stalls of the streams of the backend since the backend joined the gateway.
     pub fn stall_count(&self) -> u64 {
-        self.stall_count.load(Ordering::Relaxed)
+        self.stall_count.get()
     }
 
     /// Number of restarts of the server process since the backend joined the gateway.
     pub fn restart_count(&self) -> u64 {
-        self.restart_count.load(Ordering::Relaxed)
+        self.restart_count.get()
     }
 
     /// Number of metrics pages that came from another engine than the page before. Above 0, several engines
     /// answer at the address of the backend.
     pub fn engine_switches(&self) -> u64 {
-        self.engine_switches.load(Ordering::Relaxed)
+        self.engine_switches.get()
     }
 
     /// The p99 of the recent gaps between outputs of streams, in seconds. `None`: there are too few
@@ -94,32 +93,32 @@ impl BackendLoad {
     /// Records the duration of a fetch of a metrics page, successful or not.
     pub(super) fn on_page(&self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.page_micros.fetch_max(micros, Ordering::Relaxed);
+        self.page_micros.raise_to(micros);
     }
 
     /// The longest fetch of a metrics page since the last call. `None`: no page was fetched.
     pub fn take_page_time(&self) -> Option<Duration> {
-        let micros = self.page_micros.swap(0, Ordering::Relaxed);
+        let micros = self.page_micros.take();
         (micros > 0).then(|| Duration::from_micros(micros))
     }
 
     /// Records that a stream of the backend stalled (`is_stalled`), or that its stall ended.
     pub(super) fn on_stall(&self, is_stalled: bool, now: Instant) {
         if is_stalled {
-            self.stall_count.fetch_add(1, Ordering::Relaxed);
+            self.stall_count.add(1);
         }
         self.estimator.on_stall_change(is_stalled, now);
     }
 
     /// Counts a metrics page that came from another engine.
     pub(super) fn on_engine_switch(&self) {
-        self.engine_switches.fetch_add(1, Ordering::Relaxed);
+        self.engine_switches.add(1);
     }
 
     /// Counts a restart of the server process, and forgets the learned values that the restart makes
     /// invalid.
     pub(super) fn on_restart(&self) {
-        self.restart_count.fetch_add(1, Ordering::Relaxed);
+        self.restart_count.add(1);
         self.estimator.on_restart();
         self.stream_profile.on_restart();
     }

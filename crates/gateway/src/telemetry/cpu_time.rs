@@ -7,8 +7,8 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokenweir_protocol::atomic::AtomicCounter;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::named_enum;
 
@@ -41,8 +41,8 @@ pub(crate) struct Measurement {
     earlier_nested: Duration,
 }
 
-static CPU_NANOSECONDS: [AtomicU64; TelemetryPart::ALL.len()] =
-    [const { AtomicU64::new(0) }; TelemetryPart::ALL.len()];
+static CPU_NANOSECONDS: [AtomicCounter; TelemetryPart::ALL.len()] =
+    [const { AtomicCounter::new() }; TelemetryPart::ALL.len()];
 
 thread_local! {
     /// CPU time of the measurements that have ended inside the thread's running measurement.
@@ -76,7 +76,7 @@ pub(crate) async fn measure_future<F: Future>(part: TelemetryPart, future: F) ->
 impl TelemetryCpuTimes {
     /// Reads the CPU time of each part.
     pub fn snapshot() -> Self {
-        let to_duration = |nanos: &AtomicU64| Duration::from_nanos(nanos.load(Ordering::Relaxed));
+        let to_duration = |nanos: &AtomicCounter| Duration::from_nanos(nanos.get());
         Self(CPU_NANOSECONDS.each_ref().map(to_duration))
     }
 
@@ -97,7 +97,7 @@ impl Measurement {
 impl Drop for Measurement {
     fn drop(&mut self) {
         let nanos = u64::try_from(self.end().as_nanos()).unwrap_or(u64::MAX);
-        CPU_NANOSECONDS[self.part as usize].fetch_add(nanos, Ordering::Relaxed);
+        CPU_NANOSECONDS[self.part as usize].add(nanos);
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::backend_cache::{BackendCache, PartCache};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use tokenweir_engine::address::BackendId;
 use tokenweir_kv_events::correlation::RequestKey;
 use tokenweir_kv_events::decoder::{EventBatch, KvEvent};
@@ -73,7 +72,7 @@ impl EventSink for PartSink {
     fn apply(&mut self, payload: &[u8]) -> Result<bool, ApplyError> {
         let result = self.apply_batch(payload);
         match &result {
-            Ok(_) => drop(self.part.batches.fetch_add(1, Ordering::Relaxed)),
+            Ok(_) => drop(self.part.batches.add(1)),
             Err(error) => {
                 self.cache.count_error();
                 tracing::warn!(
