@@ -1,12 +1,9 @@
 //! The options of the list in `options.rs`, and what follows from the list.
 
-use super::diagnosis;
 use crate::config::{BackendConfig, Config};
 use crate::options::with_options;
-use tokenweir_gateway::metric::{counted, counts};
+use tokenweir_diagnose::FLEET_RULES;
 use tokenweir_gateway::proxy::option::RequestOptions;
-use tokenweir_gateway::telemetry::catalog;
-use tokenweir_gateway::telemetry::otel;
 use tokenweir_gateway::telemetry::otel::resource::host_name;
 use tokenweir_option::prelude::*;
 
@@ -32,16 +29,6 @@ const CORE_TASKS: &[BackgroundTask] = &[
     BackgroundTask::RECORD_SINK,
     BackgroundTask::LOG_WRITER,
 ];
-
-/// The metric of the background tasks.
-const TASK_ROWS: &[MetricDescriptor] = &[counts(
-    "tokenweir_task_panics_total",
-    "Panics of background tasks. The log has the location.",
-    &[counted("task", |_| {
-        let tasks = background_tasks().into_iter();
-        tasks.map(|task| (task.as_str(), task.panics())).collect()
-    })],
-)];
 
 /// The settings of an option in a configuration: its section, or what its entry reads from other sections.
 #[cfg(feature = "options")]
@@ -167,7 +154,9 @@ macro_rules! define_attached {
         }
 
         /// The metrics of each option.
-        const ROWS: &[&[MetricDescriptor]] = &[$(<$option>::ROWS,)*];
+        pub(super) const ROWS: &[&[MetricDescriptor]] = &[$(<$option>::ROWS,)*];
+        /// The rules of each option about the gateway.
+        const RULES: &[&[DiagnosisRule]] = &[$(<$option>::RULES,)*];
         /// What each option adds to an entry of the decision log.
         const DECISION_PARTS: &[&[DecisionPart]] = &[$(<$option>::DECISION_PARTS,)*];
         /// The checks of each option by `tokenweir doctor`.
@@ -194,6 +183,18 @@ pub fn start_context<'a>(
     }
 }
 
+/// All rules about the fleet and the gateway: those of the core, and those of options.
+pub fn fleet_rules() -> impl Iterator<Item = &'static DiagnosisRule> {
+    FLEET_RULES
+        .into_iter()
+        .chain(RULES.iter().copied().flatten())
+}
+
+/// All rules: those about the fleet and the gateway, and then those about engines.
+pub fn diagnosis_rules() -> impl Iterator<Item = &'static DiagnosisRule> {
+    fleet_rules().chain(&tokenweir_diagnose::RULES)
+}
+
 /// What options add to an entry of the decision log.
 pub fn decision_parts() -> Vec<DecisionPart> {
     DECISION_PARTS.concat()
@@ -207,12 +208,4 @@ pub fn status_checks() -> Vec<StatusCheck> {
 /// The background tasks of the core and of options, in the order of metrics.
 pub fn background_tasks() -> Vec<BackgroundTask> {
     [CORE_TASKS, &TASKS.concat()].concat()
-}
-
-/// Returns the rows of all metrics, in the order of the metrics reference: those of the core, and those of
-/// each option.
-pub fn metric_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
-    let core = [TASK_ROWS, diagnosis::rows::ROWS, otel::rows::ROWS];
-    let rows = core.into_iter().chain(ROWS.iter().copied());
-    catalog::rows().chain(rows.flatten())
 }

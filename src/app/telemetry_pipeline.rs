@@ -1,5 +1,6 @@
 //! Builds the telemetry pipeline: the sinks of request records and their background workers.
 
+use super::metrics::metric_rows;
 use super::options;
 use super::process::logging::LogWriters;
 use crate::config::{Config, LoadedConfig};
@@ -130,7 +131,7 @@ fn build_metrics(config: &Config, semconv: Semconv) -> Result<Option<Prometheus>
         return Ok(None);
     };
     Ok(Some(Prometheus::with_settings(MetricsSettings {
-        rows: options::metric_rows().collect(),
+        rows: metric_rows().collect(),
         level,
         semconv,
         tiers: config.tiers.names.clone(),

@@ -7,7 +7,7 @@ use crate::support::test_gateway::{CHAT, Running, Setup, gateway_answering, star
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
-use tokenweir::app::options::metric_rows;
+use tokenweir::app::metrics::metric_rows;
 use tokenweir_canary::CanaryRequests;
 use tokenweir_gateway::metric::{KnownLabelValues, MetricDescriptor, MetricLabel};
 use tokenweir_gateway::telemetry::metrics_registry::{MetricDetail, MetricsLevel};

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 /// The histories from which the rules for one backend are evaluated.
-pub(super) struct Evaluation<'a> {
+pub struct Evaluation<'a> {
     /// The history of the backend.
     pub(super) history: &'a BackendHistory,
     /// The histories of the other backends that are up.
@@ -29,7 +29,7 @@ pub(super) type RuleResult = Result<Option<RuleMatch>, Vec<&'static str>>;
 
 /// The match of a rule: its condition holds at the backend.
 #[derive(Debug, Clone, Default)]
-pub(super) struct RuleMatch {
+pub struct RuleMatch {
     pub(super) evidence: Vec<Evidence>,
     /// Number of independent signals that show the condition.
     pub(super) signals: usize,

@@ -47,7 +47,7 @@ pub use fleet::{
     AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, CpuSupply, DrainSummary,
     FLEET_RULES, FleetBackend, FleetObservation, GatewayConditions, LIMIT_SETTINGS, LimitedClient,
     ObservedTtft, RecentCounts, RecentReload, RecentStarts, SettingValue, SlowUpload,
-    UnforwardedCounts, VersionTakenOut,
+    UnforwardedCounts,
 };
 pub use harm::{HARMED_SHARE, is_critical_harm, is_fault_of_servers};
 pub use history::{
@@ -56,7 +56,7 @@ pub use history::{
 };
 pub use request_counters::BackendRequestCounters;
 pub use rule::DiagnosisRule;
-pub use rules::{RULES, safe_max_num_seqs, verdict_descriptions};
+pub use rules::{RULES, safe_max_num_seqs};
 pub use verdict::{
     AlertText, Anomaly, Change, Confidence, DiagnosedBackend, Diagnosis, Evidence, Origin,
     UndeterminedRule, Verdict, VerdictGroup, VerdictScope, VerdictSeverity,

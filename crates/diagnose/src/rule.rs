@@ -13,16 +13,17 @@ pub(crate) mod prelude {
     pub(crate) use crate::verdict::{Evidence, Origin, Verdict, VerdictSeverity};
 }
 
-/// A rule, which detects one condition.
+/// A rule, which detects one condition. An option begins its rule with [`DiagnosisRule::GATEWAY`], and gives verdicts of
+/// it to [`GatewayConditions::verdicts`](crate::GatewayConditions::verdicts).
 pub struct DiagnosisRule {
     /// The name of the rule and of its verdict, such as `kv_backlog`. It is also the label value in metrics, and
     /// the anchor of the documentation.
     pub name: &'static str,
     /// The part of the system that the rule is about. A verdict names a backend only if this is `Backend`.
-    pub(crate) scope: VerdictScope,
+    pub scope: VerdictScope,
     /// Whether the condition is a state of a backend, of the fleet or of the gateway. If not, the condition
     /// follows from counts of requests or from the metrics of engines.
-    pub(crate) is_about_state: bool,
+    pub is_about_state: bool,
     /// The severities that the verdict can have, and when it has each of them, in words.
     pub severity: &'static str,
     /// The meaning of the condition, in one sentence.
@@ -39,25 +40,26 @@ pub struct DiagnosisRule {
     pub pages: bool,
     /// The lowest severity that a verdict about an engine has. A warning about requests becomes critical if many
     /// are harmed.
-    pub(crate) lowest: VerdictSeverity,
+    pub lowest: VerdictSeverity,
     /// The load without which the condition cannot hold.
-    pub(crate) load: LoadDependence,
+    pub load: LoadDependence,
     /// The share of harmed requests. A warning about requests becomes critical if the harmed requests at the
     /// backend are a critical share of all requests.
-    pub(crate) harm: Ratio,
+    pub harm: Ratio,
     /// Whether the condition can be a lasting change that clients want. Then the values of a long-lasting
     /// verdict become usual, and the verdict ends.
-    pub(crate) becomes_usual: bool,
-    /// The signals without which the rule is undetermined. Empty: the rule is about the metrics themselves.
-    pub(crate) needs: &'static [StepSignal],
+    pub becomes_usual: bool,
+    /// The signals without which the rule is undetermined. Empty: the rule is about the metrics themselves. It is
+    /// always determined, but that does not count as a diagnosis of the engine.
+    pub needs: &'static [StepSignal],
     /// Evaluates a rule about an engine. All signals in `needs` are available. The other rules have a state, so
     /// their modules evaluate them.
-    pub(crate) judge: fn(&Evaluation<'_>) -> RuleResult,
+    pub judge: fn(&Evaluation<'_>) -> RuleResult,
 }
 
 /// The load without which the condition of a rule cannot hold.
 #[derive(Clone, Copy)]
-pub(crate) enum LoadDependence {
+pub enum LoadDependence {
     /// The condition can hold without load.
     None,
     /// The condition needs load at the backend itself.
@@ -99,7 +101,7 @@ impl DiagnosisRule {
         ..Self::BACKEND
     };
     /// What rules about the gateway have in common.
-    pub(crate) const GATEWAY: Self = Self {
+    pub const GATEWAY: Self = Self {
         scope: VerdictScope::Gateway,
         ..Self::BACKEND
     };
@@ -120,7 +122,7 @@ impl DiagnosisRule {
 
     /// A verdict of the rule that begins now, without a backend and without evidence. The confidence is high,
     /// because the gateway observes the conditions of the fleet and its own directly.
-    pub(crate) fn verdict(&self, severity: VerdictSeverity) -> Verdict {
+    pub fn verdict(&self, severity: VerdictSeverity) -> Verdict {
         Verdict {
             verdict: self.name.into(),
             scope: self.scope,

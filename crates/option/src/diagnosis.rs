@@ -17,7 +17,7 @@ pub trait DiagnosisHooks: Send + Sync {
     ) {
     }
 
-    /// Sets what the option knows in the conditions of the gateway.
+    /// Sets what the option knows in the conditions of the gateway, with the verdicts of its own rules.
     fn complete_conditions(&self, _gateway: &mut GatewayConditions, _now: Instant) {}
 
     /// Acts on a diagnosis. Does not wait.

@@ -12,6 +12,7 @@ pub use diagnosis::DiagnosisHooks;
 pub use parts::{GatewayParts, OptionParts, RecordParts};
 pub use start_error::{StartError, in_part};
 use tokenweir_api::StatusCheck;
+use tokenweir_diagnose::DiagnosisRule;
 use tokenweir_gateway::backend::facets::BackendFacet;
 use tokenweir_gateway::metric::MetricDescriptor;
 use tokenweir_gateway::proxy::ProxyContext;
@@ -30,6 +31,8 @@ pub trait GatewayOption: Default + Send + Sync + 'static {
 
     /// The metrics of the option.
     const ROWS: &'static [MetricDescriptor] = &[];
+    /// The rules about the gateway whose verdicts the option finds.
+    const RULES: &'static [DiagnosisRule] = &[];
     /// What the option adds to an entry of the decision log.
     const DECISION_PARTS: &'static [DecisionPart] = &[];
     /// The checks of the status of the option by `tokenweir doctor`.

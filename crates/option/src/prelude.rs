@@ -7,6 +7,7 @@ pub use crate::{
 pub use std::sync::{Arc, OnceLock};
 pub use std::time::Instant;
 pub use tokenweir_api::StatusCheck;
+pub use tokenweir_diagnose::DiagnosisRule;
 pub use tokenweir_gateway::backend::facets::BackendFacet;
 pub use tokenweir_gateway::metric::MetricDescriptor;
 pub use tokenweir_gateway::proxy::ProxyContext;

@@ -8,6 +8,8 @@
 //! the weights is taken out: the rest has not shown that it can carry more.
 
 mod evidence;
+mod verdict;
+
 mod split;
 
 mod note;

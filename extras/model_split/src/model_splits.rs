@@ -3,6 +3,7 @@
 use super::evidence::Evidence;
 use super::note::SplitNote;
 use super::split::Split;
+use super::verdict::{VersionTakenOut, verdict_about};
 use arc_swap::ArcSwap;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -94,7 +95,8 @@ impl DiagnosisHooks for ModelSplits {
     fn complete_conditions(&self, gateway: &mut GatewayConditions, _: Instant) {
         let splits = self.splits();
         let taken_out = splits.iter().flat_map(|split| split.taken_out());
-        gateway.versions_taken_out = taken_out.collect();
+        let taken_out: Vec<VersionTakenOut> = taken_out.collect();
+        gateway.verdicts.extend(verdict_about(&taken_out));
     }
 }
 

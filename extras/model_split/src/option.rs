@@ -3,11 +3,13 @@
 use crate::model_splits::{ModelSplits, SplitSettings};
 use crate::note::add_to_decision;
 use crate::rows;
+use crate::verdict::VERSION_TAKEN_OUT;
 use tokenweir_option::prelude::*;
 
 impl GatewayOption for ModelSplits {
     type Settings = SplitSettings;
     const ROWS: &'static [MetricDescriptor] = rows::ROWS;
+    const RULES: &'static [DiagnosisRule] = &[VERSION_TAKEN_OUT];
     const DECISION_PARTS: &'static [DecisionPart] = &[add_to_decision];
 
     fn start(

@@ -3,9 +3,9 @@
 use super::evidence::{Fault, MIN_SPAN as SHOWN_SPAN};
 use super::model_splits::ModelSplits;
 use super::split::{Split, Version};
+use super::verdict::VersionTakenOut;
 use serde::Serialize;
 use std::time::Instant;
-use tokenweir_diagnose::VersionTakenOut;
 use tokenweir_gateway::metric::prelude::*;
 use tokenweir_gateway::status::{StatusBlock, StatusSnapshot};
 

@@ -1,10 +1,10 @@
 //! The versions of one model: which version a conversation gets, and which version the guard has taken out.
 
 use super::evidence::{Evidence, Window};
+use super::verdict::VersionTakenOut;
 use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
-use tokenweir_diagnose::VersionTakenOut;
 use tokenweir_gateway::backend::routes::{ModelConfig, SplitVersion};
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::rendezvous_score;

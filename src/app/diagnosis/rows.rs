@@ -1,8 +1,9 @@
 //! Metrics of the diagnosis.
 
 use crate::admin::LatestDiagnosis;
+use crate::app::options::{diagnosis_rules, fleet_rules};
 use std::collections::HashSet;
-use tokenweir_diagnose::{FLEET_RULES, RULES, VerdictSeverity, measure_names};
+use tokenweir_diagnose::{RULES, VerdictSeverity, measure_names};
 use tokenweir_gateway::metric::prelude::*;
 
 /// The label with the name of the diagnosis rule from which a verdict comes.
@@ -24,8 +25,7 @@ const REMEDY: MetricLabel = variable(
 
 /// Returns the names of all diagnosis rules: the values of the label `verdict`.
 fn verdict_names() -> Vec<&'static str> {
-    let fleet = FLEET_RULES.iter().map(|rule| rule.name);
-    fleet.chain(RULES.iter().map(|rule| rule.name)).collect()
+    diagnosis_rules().map(|rule| rule.name).collect()
 }
 
 /// The metrics of the diagnosis.
@@ -55,7 +55,7 @@ pub(crate) const ROWS: &[MetricDescriptor] = &[
                     }
                 }
             }
-            for rule in FLEET_RULES {
+            for rule in fleet_rules() {
                 let all = std::iter::once("").chain(names());
                 for backend in all.filter(|name| known.get(&(*name, rule.name)) == Some(&true)) {
                     emit(&[backend, rule.name], 1.0);

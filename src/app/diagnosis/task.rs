@@ -325,7 +325,7 @@ impl DiagnosisTask {
             cpu: cpu_supply::read(&self.admin.proxy.telemetry),
             open_streams: streams.count,
             unread_streams: unread.copied().unwrap_or_default(),
-            versions_taken_out: Vec::new(),
+            verdicts: Vec::new(),
             starts: self.starts.recent(clock::wall_time()),
             connected_gateways: 0,
         };

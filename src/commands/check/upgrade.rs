@@ -1,6 +1,6 @@
 //! `tokenweir check --upgrade`: rewrites configurations, rules and dashboards of an earlier version.
 
-use crate::app::options;
+use crate::app::metrics::metric_rows;
 use crate::commands::{EXIT_FAILURE, EXIT_USAGE, print_line};
 use crate::config::{Config, QueriedMetric, UpgradeNote, UpgradedFile, UpgradedKind, upgrade_file};
 use std::ffi::OsString;
@@ -81,7 +81,7 @@ fn has_mistakes(upgraded: &UpgradedFile, file: &Path) -> bool {
 fn unknown_metrics(metrics: &[QueriedMetric], notes: &[UpgradeNote]) -> Vec<UpgradeNote> {
     let mut found = Vec::new();
     for metric in metrics {
-        let is_known = options::metric_rows().any(|row| row.name == metric.name);
+        let is_known = metric_rows().any(|row| row.name == metric.name);
         let is_named = notes.iter().any(|note| note.line == metric.line);
         if !is_known && !is_named {
             found.push(UpgradeNote {

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer, Timeline};
+use tokenweir::app::metrics::metric_rows;
 use tokenweir::app::options::{self, AttachedOptions, start_context};
 use tokenweir::config::{self, BackendConfig, Config};
 use tokenweir_canary::CanarySettings;
@@ -515,7 +516,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let client = client(&setup);
     let (sender, records) = mpsc::unbounded_channel();
     let prometheus = Prometheus::with_settings(MetricsSettings {
-        rows: options::metric_rows().collect(),
+        rows: metric_rows().collect(),
         level: setup.level,
         semconv: Semconv::default(),
         tiers: setup.tiers.names.iter().map(ToString::to_string).collect(),

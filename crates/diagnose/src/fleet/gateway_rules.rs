@@ -2,7 +2,7 @@
 //! clients. These conditions do not change the state of a backend, so the states of the backends do not
 //! show them.
 
-use super::observation::{CertificateReloads, FleetObservation, VersionTakenOut};
+use super::observation::{CertificateReloads, FleetObservation};
 use super::slow_clients::SlowClients;
 use crate::recent::CountGrowth;
 use crate::rule::prelude::*;
@@ -62,18 +62,6 @@ pub(super) static LOG_LINES_LOST: DiagnosisRule = DiagnosisRule {
     remedy: "Free space on the disk of the access log, or speed up the process that reads it. The log of the \
              gateway contains the error.",
     disproof: "tokenweir_access_log_lines_total{result=\"dropped\"} does not grow.",
-    ..DiagnosisRule::GATEWAY
-};
-
-pub(super) static VERSION_TAKEN_OUT: DiagnosisRule = DiagnosisRule {
-    name: "version_taken_out",
-    severity: "warning",
-    meaning: "A version of a split model gets no requests, because it was worse than the others.",
-    evidence: "The guard of the model compared its share of bad requests with that of the others. The cause states \
-               the version, the fault and both shares.",
-    remedy: "Give the version the weight 0, repair it, and give it a weight again: a change of `models` lets it \
-             get requests.",
-    disproof: "model_splits in /status has taken_out: null for the version.",
     ..DiagnosisRule::GATEWAY
 };
 
@@ -137,7 +125,7 @@ impl GatewayRules {
         {
             matches.push(LOG_LINES_LOST.verdict(VerdictSeverity::Warning));
         }
-        matches.extend(version_taken_out(&gateway.versions_taken_out));
+        matches.extend(gateway.verdicts.iter().cloned());
         matches.extend(self.slow_clients.judge(fleet, now));
         matches
     }
@@ -155,25 +143,6 @@ impl GatewayRules {
         self.has_certificate_failed
             .then_some("certificate files cannot be used: the log has the error")
     }
-}
-
-/// The verdict of [`VERSION_TAKEN_OUT`]. `None`: no version was taken out.
-fn version_taken_out(versions: &[VersionTakenOut]) -> Option<Verdict> {
-    let first = versions.first()?;
-    let causes = versions.iter().map(|version| {
-        let fault = version.fault.replace('_', " ");
-        let share = 100.0 * version.share;
-        let others = 100.0 * version.share_of_others;
-        let VersionTakenOut { model, version, .. } = version;
-        format!("{version} of {model}: {fault} {share:.0} %, at the others {others:.0} %")
-    });
-    let cause = causes.collect::<Vec<_>>().join("; ");
-    let share = |measure, share| Evidence::new(measure, share, "ratio", 0.0);
-    let found = VERSION_TAKEN_OUT.verdict(VerdictSeverity::Warning);
-    Some(found.because(cause).with([
-        share("bad_share", first.share),
-        share("bad_share_of_others", first.share_of_others),
-    ]))
 }
 
 #[cfg(test)]
@@ -257,24 +226,6 @@ mod tests {
         };
         assert!(!is_named(0, 3), "these are old");
         assert!(is_named(0, 4) && is_named(0, 4) && !is_named(1, 4));
-    }
-
-    #[test]
-    fn a_version_that_was_taken_out_is_named() {
-        let gateway = GatewayConditions {
-            versions_taken_out: vec![VersionTakenOut {
-                model: "chat".into(),
-                version: "chat-v2".into(),
-                fault: "empty_answers",
-                share: 0.254,
-                share_of_others: 0.01,
-            }],
-            ..GatewayConditions::default()
-        };
-        let named = names(&mut GatewayRules::default(), &gateway, clock::epoch());
-        let expected =
-            "warning version_taken_out chat-v2 of chat: empty answers 25 %, at the others 1 %";
-        assert_eq!(named, [expected]);
     }
 
     #[test]

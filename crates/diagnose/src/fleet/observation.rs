@@ -1,7 +1,7 @@
 //! The observations of the gateway at one time: about all backends, and about the gateway itself.
 
 use crate::fatal_requests::RequestEnds;
-use crate::verdict::Change;
+use crate::verdict::{Change, Verdict};
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -187,8 +187,8 @@ pub struct GatewayConditions {
     pub open_streams: usize,
     /// Number of open streams whose clients do not read the data that has arrived for them.
     pub unread_streams: usize,
-    /// The versions of split models that get no requests, because they were worse than the others.
-    pub versions_taken_out: Vec<VersionTakenOut>,
+    /// What options found, each by a rule of its own about the gateway.
+    pub verdicts: Vec<Verdict>,
     /// The starts of the gateway.
     pub starts: RecentStarts,
     /// Number of other gateways from which the exchange between gateways gets messages. 0 without an exchange.
@@ -204,23 +204,6 @@ pub struct RecentStarts {
     pub starts: u64,
     /// Number of the processes before this one that did not end cleanly. 0 also if nothing is known about them.
     pub unclean_ends: u64,
-}
-
-/// A version of a split model that gets no requests, because it was worse than the others.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct VersionTakenOut {
-    /// The name of the split model.
-    #[serde(skip)]
-    pub model: Arc<str>,
-    /// The name of the version.
-    #[serde(skip)]
-    pub version: Arc<str>,
-    /// In what the version was worse, such as `empty_answers`.
-    pub fault: &'static str,
-    /// The share of bad requests of the version, from 0 to 1.
-    pub share: f64,
-    /// The share of bad requests of the others.
-    pub share_of_others: f64,
 }
 
 /// The CPU time that the process of the gateway gets, as far as known.

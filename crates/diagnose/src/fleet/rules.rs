@@ -2,9 +2,7 @@
 
 use super::backend_failures::BACKEND_FAILING;
 use super::gateway_queue::GATEWAY_QUEUE;
-use super::gateway_rules::{
-    CERTIFICATE_EXPIRES, LOG_LINES_LOST, RELOAD_FAILED, SPANS_LOST, VERSION_TAKEN_OUT,
-};
+use super::gateway_rules::{CERTIFICATE_EXPIRES, LOG_LINES_LOST, RELOAD_FAILED, SPANS_LOST};
 use super::limits::{GATEWAY_LIMIT, named};
 use super::observation::{AwaitedModel, DrainSummary, FleetBackend, FleetObservation, first_of};
 use super::refused_by_backends::REFUSED_BY_BACKENDS;
@@ -107,8 +105,8 @@ static BACKEND_DRAINED: DiagnosisRule = DiagnosisRule {
     ..DiagnosisRule::BACKEND
 };
 
-/// All rules about the fleet and the gateway, the most urgent first.
-pub static FLEET_RULES: [&DiagnosisRule; 19] = [
+/// The rules about the fleet and the gateway without those of options, the most urgent first.
+pub static FLEET_RULES: [&DiagnosisRule; 18] = [
     &NO_CAPACITY,
     &BACKEND_AWAITED,
     &SHEDDING,
@@ -122,7 +120,6 @@ pub static FLEET_RULES: [&DiagnosisRule; 19] = [
     &BACKEND_DRAINED,
     &GATEWAY_LIMIT,
     &GATEWAY_STARVED,
-    &VERSION_TAKEN_OUT,
     &CERTIFICATE_EXPIRES,
     &RELOAD_FAILED,
     &SPANS_LOST,

@@ -188,7 +188,7 @@ fn in_prefill(window: &StepWindow<'_>) -> Option<f64> {
 
 /// The sum of `part` in a window divided by that of `total`, if that is at least `min_total`.
 #[derive(Clone, Copy)]
-pub(crate) struct Ratio {
+pub struct Ratio {
     pub(crate) part: StepSignal,
     pub(crate) total: StepSignal,
     pub(crate) min_total: f64,

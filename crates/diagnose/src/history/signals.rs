@@ -13,7 +13,7 @@ macro_rules! signals {
     ) => {
         /// A value of a step of the history. [`HistoryStep`](super::step::HistoryStep) has one of each.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub(crate) enum StepSignal {
+        pub enum StepSignal {
             $($(#[$observed_doc])* $observed,)+
             $($counter,)+
             $($(#[$gauge_doc])+ $gauge,)+

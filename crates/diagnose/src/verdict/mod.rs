@@ -87,12 +87,7 @@ pub struct Evidence {
 
 impl Evidence {
     /// A value without a usual value.
-    pub(crate) fn new(
-        measure: &'static str,
-        value: f64,
-        unit: &'static str,
-        window_seconds: f64,
-    ) -> Self {
+    pub fn new(measure: &'static str, value: f64, unit: &'static str, window_seconds: f64) -> Self {
         Self {
             measure: measure.into(),
             value,
@@ -249,7 +244,7 @@ impl Verdict {
     }
 
     /// Sets the cause.
-    pub(crate) fn because(self, cause: impl Into<Cow<'static, str>>) -> Self {
+    pub fn because(self, cause: impl Into<Cow<'static, str>>) -> Self {
         let cause = Some(cause.into());
         Self { cause, ..self }
     }
@@ -272,7 +267,7 @@ impl Verdict {
     }
 
     /// Sets the evidence.
-    pub(crate) fn with(self, evidence: impl IntoIterator<Item = Evidence>) -> Self {
+    pub fn with(self, evidence: impl IntoIterator<Item = Evidence>) -> Self {
         let evidence = evidence.into_iter().collect();
         Self { evidence, ..self }
     }
