@@ -22,7 +22,7 @@ use tokenweir_protocol::headers::{
 };
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_protocol::openai::route::ApiRoute;
-use tokenweir_request::error::{ErrorEnvelope, GatewayError, StartError};
+use tokenweir_request::error::{ErrorEnvelope, GatewayError, OptionError};
 use tokenweir_request::observe::{Exchange, ResponseAbortHandle};
 use tokenweir_request::runs::{
     Arrival, Digest, Entry, EventId, EventIds, Producer, Reader, RunHead, RunId, RunKey, RunNote,
@@ -34,27 +34,30 @@ const MAX_KEY_BYTES: usize = 255;
 
 /// The key belongs to a request with another path, query, content type or body: 422. This status and the next one are
 /// those of draft-ietf-httpapi-idempotency-key-header.
-const OTHER_REQUEST: GatewayError = GatewayError::Option(&StartError {
+const OTHER_REQUEST: GatewayError = GatewayError::Option(&OptionError {
     reason: "idempotency_key",
     message: "the Idempotency-Key belongs to another request of this client: repeat that request \
               byte for byte, or use a new key",
-    is_conflict: false,
+    status: 422,
+    retry_after: None,
 });
 
 /// Too many connections already get the response: 409.
-const TOO_MANY_READERS: GatewayError = GatewayError::Option(&StartError {
+const TOO_MANY_READERS: GatewayError = GatewayError::Option(&OptionError {
     reason: "idempotency_key",
     message: "too many connections get the response of this Idempotency-Key: close one, or wait",
-    is_conflict: true,
+    status: 409,
+    retry_after: Some(1),
 });
 
 /// `Last-Event-ID` names no event of a response that this gateway keeps for the request: 412, because
 /// the header is a condition that does not hold.
-const UNKNOWN_EVENT: GatewayError = GatewayError::Option(&StartError {
+const UNKNOWN_EVENT: GatewayError = GatewayError::Option(&OptionError {
     reason: "last_event_id",
     message: "this gateway does not keep the response of which Last-Event-ID names an event: repeat \
               the request without Last-Event-ID, and discard the events of the earlier response",
-    is_conflict: false,
+    status: 412,
+    retry_after: None,
 });
 
 /// What a client asks for with `Last-Event-ID`.

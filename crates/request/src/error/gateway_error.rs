@@ -137,7 +137,7 @@ pub enum GatewayError {
     },
     /// An option refuses the request.
     #[error("{}", .0.message)]
-    Option(&'static StartError),
+    Option(&'static OptionError),
     /// A limit of the tenant or of the API key is reached.
     #[error("the limit of {allowed} {} is reached; retry after {retry_after} s", .limited.as_str())]
     RateLimited {
@@ -267,13 +267,15 @@ pub enum GatewayError {
 
 /// Why an option refuses a request.
 #[derive(Debug, PartialEq, Eq)]
-pub struct StartError {
+pub struct OptionError {
     /// The reason, which has a row in the table of errors.
     pub reason: &'static str,
     /// The text.
     pub message: &'static str,
-    /// Whether the cause is a conflict with open requests, which may end soon.
-    pub is_conflict: bool,
+    /// The status, which can differ from that of the row.
+    pub status: u16,
+    /// The value of `Retry-After`, in seconds. `None`: the response has no such header.
+    pub retry_after: Option<u32>,
 }
 
 named_enum! {

@@ -10,7 +10,7 @@ mod envelope;
 use crate::record::Outcome;
 use bytes::Bytes;
 pub use envelope::ErrorEnvelope;
-pub use gateway_error::{GatewayError, RateLimitKind, StartError, listed, truncate_model_name};
+pub use gateway_error::{GatewayError, OptionError, RateLimitKind, listed, truncate_model_name};
 use http::header::{ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, RETRY_AFTER, UPGRADE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;

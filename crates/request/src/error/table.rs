@@ -1,6 +1,6 @@
 //! Reason, status, fault, error type and retry time of every [`GatewayError`].
 
-use super::gateway_error::{GatewayError, RateLimitKind, StartError};
+use super::gateway_error::{GatewayError, RateLimitKind};
 use Fault::{Backend, Client, Gateway};
 use http::StatusCode;
 
@@ -30,7 +30,7 @@ pub(super) struct ErrorRow {
 }
 
 /// All errors, in the order of the label values.
-const ROWS: [ErrorRow; 45] = [
+const ROWS: &[ErrorRow] = &[
     row("not_found", 404, Client),
     row("wrong_path", 404, Client),
     row("method_not_allowed", 405, Client),
@@ -129,14 +129,9 @@ impl GatewayError {
         let reason = self.reason();
         let found = ROWS.iter().find(|row| row.reason == reason);
         let row = *found.unwrap_or(&INTERNAL_ERROR);
-        if matches!(
-            self,
-            Self::Option(StartError {
-                is_conflict: true,
-                ..
-            })
-        ) {
-            return ErrorRow { status: 409, ..row };
+        if let Self::Option(error) = self {
+            let status = error.status;
+            return ErrorRow { status, ..row };
         }
         row
     }
@@ -220,10 +215,8 @@ impl GatewayError {
             | Self::Shed { retry_after }
             | Self::QueueTimeout { retry_after, .. }
             | Self::Late { retry_after, .. } => Some(*retry_after),
-            Self::Option(StartError {
-                is_conflict: true, ..
-            })
-            | Self::ClientBusy
+            Self::Option(error) => error.retry_after,
+            Self::ClientBusy
             | Self::Overloaded
             | Self::Exhausted
             | Self::BodyMemory
