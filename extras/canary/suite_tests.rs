@@ -59,7 +59,7 @@ fn canaries(backend: &ScriptedBackend) -> usize {
 
 async fn gateway(backend: &ScriptedBackend) -> Running {
     let setup = Setup {
-        canary: ON,
+        options: Box::new(|config| config.canary = ON),
         backend_key: Some("Bearer engine-key"),
         ..Setup::default()
     };

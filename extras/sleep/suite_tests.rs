@@ -80,7 +80,7 @@ async fn gateway(engines: &[&Engine], sleep: SleepSettings, max_wait: Duration) 
         &addrs,
         Setup {
             admission,
-            sleep,
+            options: Box::new(move |config| config.sleep = sleep),
             ..Setup::default()
         },
     )

@@ -15,7 +15,6 @@ use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer, Timeline};
 use tokenweir::app::metrics::metric_rows;
 use tokenweir::app::options::{self, AttachedOptions, start_context};
 use tokenweir::config::{self, BackendConfig, Config};
-use tokenweir_canary::CanarySettings;
 use tokenweir_continuation::ContinuationSettings;
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
@@ -61,7 +60,6 @@ use tokenweir_resume::ResumeConfig;
 use tokenweir_routing::Policy;
 use tokenweir_routing::resilience;
 use tokenweir_sessions::SessionSettings;
-use tokenweir_sleep::SleepSettings;
 use tokenweir_trace_capture::TraceCaptureConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -193,10 +191,8 @@ pub(crate) struct Setup {
     pub kv_events: KvEventsSettings,
     /// Age after which a pooled connection gets no further request. `None`: the default.
     pub connection_age: Option<Duration>,
-    /// Canary requests to backends without traffic.
-    pub canary: CanarySettings,
-    /// Whether the gateway wakes sleeping engines, and when it puts idle ones to sleep.
-    pub sleep: SleepSettings,
+    /// Changes the settings of options. An option needs no other field here.
+    pub options: Box<dyn Fn(&mut Config) + Send + Sync>,
     /// Whether the data-parallel ranks of backends are targets of routing.
     pub data_parallel_ranks: bool,
     /// The roles of the first backends (prefill or decode), in order. The remaining backends have no role.
@@ -288,8 +284,7 @@ impl Default for Setup {
                 ..Default::default()
             },
             connection_age: None,
-            canary: CanarySettings::default(),
-            sleep: SleepSettings::default(),
+            options: Box::new(|_| {}),
             data_parallel_ranks: false,
             roles: &[],
         }
@@ -398,8 +393,6 @@ pub(crate) async fn gateway_following_with(
 fn option_config(setup: &Setup) -> Config {
     let mut config = Config {
         kv_events: setup.kv_events,
-        canary: setup.canary,
-        sleep: setup.sleep,
         models: setup.models.clone(),
         slos: setup.slos.clone(),
         sessions: setup.sessions,
@@ -428,6 +421,7 @@ fn option_config(setup: &Setup) -> Config {
     config.routing.data_parallel_ranks = setup.data_parallel_ranks;
     config.cost.gpus = setup.gpus;
     config.cost.gpu_hour_price = setup.gpu_hour_price;
+    (setup.options)(&mut config);
     config
 }
 
