@@ -59,7 +59,6 @@ macro_rules! with_options {
     };
 }
 
-/// The program without options.
 #[cfg(not(feature = "options"))]
 macro_rules! with_options {
     ($callback:ident $before:tt) => {

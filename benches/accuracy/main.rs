@@ -58,7 +58,6 @@ use truth::Exchange;
 const STREAMS: usize = 2_000;
 const CONCURRENT_REQUESTS: usize = 200;
 const SEED: u64 = 1;
-/// Timeout of the whole run.
 const RUN_TIMEOUT: Duration = Duration::from_mins(3);
 
 /// What the backend, the clients and the gateway report about one run of the bench.

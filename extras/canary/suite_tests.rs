@@ -66,7 +66,6 @@ async fn gateway(backend: &ScriptedBackend) -> Running {
     start_with(&[backend.addr], setup).await
 }
 
-/// Waits for this number of scrapes.
 async fn scrapes(backend: &ScriptedBackend, count: usize) {
     let [_, before] = backend.looks();
     wait_until!(backend.looks()[1] >= before + count);

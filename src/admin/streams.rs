@@ -20,7 +20,6 @@ use tokenweir_request::record::ClientIdentity;
 /// Maximum number of streams that the document of `/streams` lists.
 const MAX_LISTED_STREAMS: usize = 200;
 
-/// Responds with the document of `/streams`.
 pub(super) async fn get_streams(State(admin): State<Arc<Admin>>) -> Response {
     document(build_document(&admin, clock::now()))
 }

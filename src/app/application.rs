@@ -44,7 +44,6 @@ pub(crate) struct Application {
     reloader: Reloader,
     /// What a shutdown waits for, after the last request.
     option_ends: Vec<BoxFuture<'static, ()>>,
-    /// The guards of the workers of options.
     option_guards: Vec<Box<dyn Any + Send>>,
     starts: Arc<ProcessStarts>,
     /// The tasks that reload the keys file, diagnose the backends and exchange data with other gateways.

@@ -33,7 +33,6 @@ const CORE_TASKS: &[BackgroundTask] = &[
     BackgroundTask::LOG_WRITER,
 ];
 
-/// The metric of the background tasks.
 const TASK_ROWS: &[MetricDescriptor] = &[counts(
     "tokenweir_task_panics_total",
     "Panics of background tasks. The log has the location.",
@@ -132,7 +131,6 @@ macro_rules! define_attached {
                 $(self.$key.add_status(status, now);)*
             }
 
-            /// Number of pages that options scrape.
             pub(super) fn scraped_pages(config: &Config) -> usize {
                 let mut pages = 0;
                 $(pages += <$option>::scraped_pages(&settings::$key(config));)*
@@ -154,7 +152,6 @@ macro_rules! define_attached {
             }
         }
 
-        /// The settings of each option.
         #[cfg(feature = "options")]
         mod settings {
             use super::{Config, GatewayOption};
@@ -166,13 +163,11 @@ macro_rules! define_attached {
             )*
         }
 
-        /// The metrics of each option.
         const ROWS: &[&[MetricDescriptor]] = &[$(<$option>::ROWS,)*];
         /// What each option adds to an entry of the decision log.
         const DECISION_PARTS: &[&[DecisionPart]] = &[$(<$option>::DECISION_PARTS,)*];
         /// The checks of each option by `tokenweir doctor`.
         const STATUS_CHECKS: &[&[StatusCheck]] = &[$(<$option>::STATUS_CHECKS,)*];
-        /// The background tasks of each option.
         const TASKS: &[&[BackgroundTask]] = &[$(<$option>::TASKS,)*];
     };
 }

@@ -49,10 +49,8 @@ pub(super) struct TelemetryWorkers {
     spans: Option<SpanSink>,
 }
 
-/// The sinks of the core.
 #[derive(Default)]
 struct Sinks {
-    /// The sinks that get records in batches.
     batched: Vec<Arc<dyn Sink>>,
     /// Functions that add their counts to the status.
     status_sources: Vec<StatusSource>,

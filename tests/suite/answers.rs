@@ -100,7 +100,6 @@ impl Form {
     }
 }
 
-/// Returns the forms of all APIs.
 fn forms() -> Vec<Form> {
     let document = "application/json";
     let stream = "text/event-stream";

@@ -33,7 +33,6 @@ const MAX_CLOSE_DELAY: Duration = Duration::from_millis(10);
 /// Maximum duration of each wait in these tests.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The phase of the request at the disconnect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// The client has sent half of the body.
@@ -57,7 +56,6 @@ const PHASES: [Phase; 5] = [
 ];
 
 impl Phase {
-    /// The name of the phase in records.
     const fn name(self) -> &'static str {
         match self {
             Self::Upload => "upload",
@@ -68,7 +66,6 @@ impl Phase {
         }
     }
 
-    /// Returns the script of the backend for this phase.
     fn script(self) -> Vec<Step> {
         let begun = match self {
             Self::Held => [event_stream_head(), chunk(ROLE)].concat(),

@@ -29,7 +29,6 @@ const DEAD: &str =
     r#"{"error":{"message":"EngineCore died","type":"InternalServerError","code":500}}"#;
 /// Number of tokens of the prompt of each request.
 const PROMPT: usize = 3;
-/// Number of tokens of each answer.
 const ANSWER: usize = 12;
 
 /// Returns the events that a vLLM sends for a request: its answer is `w0 w1 …`. If the request contains the

@@ -19,7 +19,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// Timeout of every wait.
 const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 
 async fn until<T>(description: &str, wanted: impl Future<Output = T>) -> T {

@@ -60,7 +60,6 @@ pub(crate) fn value(page: &str, series: &str) -> f64 {
     sample.unwrap().1
 }
 
-/// Asserts that a time series on a metrics page has this value.
 pub(crate) fn assert_value(page: &str, series: &str, expected: f64) {
     let found = value(page, series);
     assert!(
@@ -70,7 +69,6 @@ pub(crate) fn assert_value(page: &str, series: &str, expected: f64) {
 }
 
 impl Running {
-    /// Asserts that a time series on the metrics page has this value.
     pub(crate) async fn assert_value(&self, series: &str, expected: f64) {
         assert_value(&self.admin("/metrics").await, series, expected);
     }

@@ -48,7 +48,6 @@ fn composed(profile: &str) -> LoadedConfig {
     Config::load(Some(&file), Overrides::default()).unwrap()
 }
 
-/// The rules in a file of Prometheus.
 fn rules(file: &str) -> Vec<Value> {
     let file: Value = serde_saphyr::from_str(&read(&format!("config/prometheus/{file}"))).unwrap();
     let groups = file["groups"].as_array().unwrap().iter();

@@ -25,7 +25,6 @@ pub(crate) struct Bus {
 
 /// Two gateway processes in front of the same backends.
 struct Gateways {
-    /// For each gateway, its client port and its process.
     processes: [(Port, GatewayProcess); 2],
     backends: Vec<SocketAddr>,
 }

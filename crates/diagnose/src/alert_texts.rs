@@ -12,7 +12,6 @@ pub(super) struct AlertTexts(HashMap<(String, String), AlertText>);
 const MAX_CHARACTERS: usize = 300;
 
 impl AlertTexts {
-    /// Returns the texts of these verdicts.
     pub(super) fn of(&mut self, verdicts: &[Verdict]) -> Vec<AlertText> {
         let mut texts = HashMap::new();
         for verdict in verdicts {

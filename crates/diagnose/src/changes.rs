@@ -20,7 +20,6 @@ type ChangeKey = (String, String);
 /// Minimum number and share of harmed requests for which a change is named if no verdict is.
 const MIN_UNEXPLAINED: u64 = 3;
 const UNEXPLAINED_SHARE: f64 = 0.01;
-/// Maximum number of changes.
 const MAX_CHANGES: usize = 2;
 /// Greatest factor of a change. The usual value can be zero.
 const MAX_FACTOR: f64 = 100.0;
@@ -46,7 +45,6 @@ pub fn measure_names() -> impl Iterator<Item = &'static str> {
 }
 
 impl Anomaly {
-    /// The anomaly of a measure of a backend.
     pub(super) fn of(backend: &str, measure: WindowMeasure, value: f64, usual: f64) -> Self {
         Self {
             backend: backend.to_owned(),
@@ -242,7 +240,6 @@ fn weight(change: &Change) -> f64 {
     distance * of_kind * of_scope * of_measure
 }
 
-/// A value as text, with its unit.
 fn amount(value: f64, unit: &str) -> String {
     match unit {
         "s" if value < 0.01 => format!("{:.1} ms", 1e3 * value),
@@ -254,7 +251,6 @@ fn amount(value: f64, unit: &str) -> String {
     }
 }
 
-/// The words for the measure with this name.
 fn words(measure: &str) -> ChangeWords {
     let mut measures = WindowMeasure::ALL.into_iter();
     let known = measures.find(|known| known.as_str() == measure);

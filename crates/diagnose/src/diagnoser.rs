@@ -42,7 +42,6 @@ struct BackendDiagnosis {
     rules: [RuleState; RULES.len()],
 }
 
-/// The state of a rule at one backend.
 #[derive(Debug, Default)]
 struct RuleState {
     debounce: VerdictDebounce,
@@ -64,7 +63,6 @@ struct RequestsSinceMatch {
     total: f64,
 }
 
-/// The results of all rules at one backend.
 type RuleResults = [RuleResult; RULES.len()];
 
 /// Minimum number of samples in the short window for an evaluation: 30 seconds of samples.

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 /// The histories from which the rules for one backend are evaluated.
 pub(super) struct Evaluation<'a> {
-    /// The history of the backend.
     pub(super) history: &'a BackendHistory,
     /// The histories of the other backends that are up.
     pub(super) others: Vec<&'a BackendHistory>,
@@ -172,7 +171,6 @@ pub(super) fn windows<'a>(
 }
 
 impl RuleMatch {
-    /// Creates a match with this number of independent signals and this evidence.
     pub(super) fn new(signals: usize, evidence: Vec<Evidence>) -> Self {
         Self {
             evidence,
@@ -181,7 +179,6 @@ impl RuleMatch {
         }
     }
 
-    /// Sets the cause of the match.
     pub(super) fn because(self, cause: impl Into<Cow<'static, str>>) -> Self {
         Self {
             cause: Some(cause.into()),
@@ -195,7 +192,6 @@ impl RuleMatch {
         Self { origin, ..self }
     }
 
-    /// Sets the remedy for this match.
     pub(super) fn remedy(self, remedy: impl Into<String>) -> Self {
         let remedy = Some(remedy.into());
         Self { remedy, ..self }
@@ -207,7 +203,6 @@ impl RuleMatch {
         Self { severity, ..self }
     }
 
-    /// Adds evidence.
     pub(super) fn with(mut self, evidence: impl IntoIterator<Item = Evidence>) -> Self {
         self.evidence.extend(evidence);
         self
@@ -215,7 +210,6 @@ impl RuleMatch {
 }
 
 impl Evidence {
-    /// The value of a measure in a window, with its usual value.
     pub(super) fn of(measure: WindowMeasure, value: f64, usual: Option<f64>, seconds: f64) -> Self {
         Self {
             usual,

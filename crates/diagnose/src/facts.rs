@@ -15,7 +15,6 @@ pub(super) struct FactHistory {
     changes: Vec<FactChange>,
 }
 
-/// A fact of a backend that has changed.
 #[derive(Debug, Clone)]
 struct FactChange {
     backend: BackendId,
@@ -25,7 +24,6 @@ struct FactChange {
     at: Instant,
 }
 
-/// Time for which a change is shown.
 const SHOWN_FOR: Duration = Duration::from_mins(15);
 /// Maximum number of backends whose common change names them.
 const MAX_NAMED: usize = 3;

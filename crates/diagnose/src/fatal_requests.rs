@@ -28,13 +28,11 @@ enum Property {
     Length(u32),
 }
 
-/// The requests with a property.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Ends {
     requests: u64,
     /// Number of the requests whose backend broke the connection.
     broken: u64,
-    /// One of these.
     example: Option<RequestId>,
 }
 
@@ -70,7 +68,6 @@ const BROKEN: [&str; 4] = [
 ];
 
 impl RequestEnds {
-    /// Counts an ended request.
     pub(crate) fn add(&mut self, record: &RequestRecord) {
         if record.attempts.is_empty() {
             return;

@@ -209,7 +209,6 @@ impl BackendCounters {
         );
     }
 
-    /// Counts an attempt of a request, which is its attempt `index`.
     fn on_attempt(&self, record: &RequestRecord, index: usize, attempt: &Attempt) {
         let (requests, counts) = &mut *lock(&self.ended);
         counts.attempts += 1;

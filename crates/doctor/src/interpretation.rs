@@ -17,13 +17,11 @@ const MAX_BUNCHED_GAP: Duration = Duration::from_micros(200);
 /// A finding about bunched events needs a stream with at least this number of events with output.
 const MIN_BUNCHED_EVENTS: usize = 4;
 
-/// A listener of a tokenweir gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GatewayListener {
     /// The client listener of a gateway. `has_metrics`: whether the facts also contain the metrics page of
     /// this gateway.
     Clients { has_metrics: bool },
-    /// The admin listener of a gateway.
     Admin,
 }
 

@@ -25,7 +25,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub struct Connection {
     /// The TCP or TLS stream.
     pub stream: MaybeTlsStream,
-    /// Time at which the connection was opened.
     pub(crate) opened_at: Instant,
     /// Number of complete responses that the connection has carried.
     pub(crate) served_requests: u32,

@@ -71,7 +71,6 @@ const SETTLE_TIME: Duration = Duration::from_millis(100);
 /// Number of bytes of each file that are compared: one more than the largest file that an owner of a watcher
 /// accepts.
 const MAX_COMPARED_BYTES: u64 = (1 << 20) + 1;
-/// Greatest number of files of a folder.
 const MAX_FOLDER_FILES: usize = 256;
 
 impl FileWatcher {

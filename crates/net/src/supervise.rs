@@ -35,7 +35,6 @@ const BACKOFF_RESET_AFTER: Duration = Duration::from_mins(5);
 /// Number of panics whose times are stored.
 const MAX_RECENT_PANICS: usize = 256;
 
-/// The task and the time of each of the last panics.
 static RECENT_PANICS: Mutex<VecDeque<(BackgroundTask, Instant)>> = Mutex::new(VecDeque::new());
 
 /// Number of panics of each task since the start of the process. Tasks without a panic have no entry.

@@ -34,7 +34,6 @@ pub struct LabelDescription {
     pub values: String,
 }
 
-/// Prints the catalogue as JSON.
 pub(super) fn print(metrics: &MetricCatalogue) -> String {
     // Only maps whose keys are no texts fail, and the catalogue has none.
     serde_json::to_string_pretty(metrics).unwrap_or_default() + "\n"

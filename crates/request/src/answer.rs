@@ -31,7 +31,6 @@ struct Left {
     ended: Option<Instant>,
 }
 
-/// A request that was answered.
 #[derive(Debug)]
 struct Answered {
     prompt: u64,

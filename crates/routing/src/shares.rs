@@ -17,7 +17,6 @@ const UNITS: f64 = 1e6;
 /// Maximum number of requests that a backend may get ahead of its share.
 const MAX_DEBT: f64 = 4.0 * UNITS;
 
-/// Whether all candidates have the same share.
 pub(crate) fn are_equal(candidates: &[Candidate]) -> bool {
     candidates
         .windows(2)

@@ -21,7 +21,6 @@ pub struct BlockPool {
     /// Eviction begins with the first entry, and skips an entry whose block was pinned again after this
     /// release.
     releases: VecDeque<(u64, BlockId)>,
-    /// Number of unpinned blocks.
     free_count: usize,
     /// Number of releases so far, which is the `release_order` of the next released block.
     release_count: u64,

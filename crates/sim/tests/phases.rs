@@ -142,7 +142,6 @@ impl Simulation {
         );
     }
 
-    /// Runs until fewer than `open` requests are open.
     fn run_until_fewer_than(&mut self, open: usize) {
         while self.sent.len() >= open {
             if self.batch.is_none() {
@@ -255,7 +254,6 @@ impl Simulation {
             .push((derived - queue.as_secs_f64()).abs() / ttft);
     }
 
-    /// A closed loop of `concurrency` clients.
     fn closed_loop(&mut self, concurrency: usize, requests: usize, prompts: std::ops::Range<u32>) {
         for _ in 0..requests {
             self.run_until_fewer_than(concurrency);
@@ -274,7 +272,6 @@ impl Simulation {
     }
 }
 
-/// The p50 and the p99 of `values`.
 fn quantiles(values: &mut [f64]) -> [f64; 2] {
     values.sort_by(f64::total_cmp);
     [50, 99].map(|percent| values[(values.len() - 1) * percent / 100])

@@ -7,7 +7,6 @@ use tokenweir_api::{
     BackendSummary, EndedRequest, GatewaySnapshot, GpuSummary, GroupSummary, StreamSummary,
 };
 
-/// A column of a pane.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TableColumn {
     pub(super) title: &'static str,
@@ -20,7 +19,6 @@ pub(super) struct TableColumn {
     pub(super) priority: u8,
 }
 
-/// One row of a pane.
 #[derive(Debug, Clone)]
 pub(super) struct TableRow {
     pub(super) cells: Vec<TableCell>,
@@ -30,7 +28,6 @@ pub(super) struct TableRow {
     pub(super) tone: CellTone,
 }
 
-/// A cell of a row.
 #[derive(Debug, Clone)]
 pub(super) struct TableCell {
     pub(super) text: String,
@@ -213,7 +210,6 @@ pub(super) fn rows(pane: Pane, document: &GatewaySnapshot) -> Vec<TableRow> {
     }
 }
 
-/// The tone of a value: a warning if the value needs attention.
 fn warning_if(needs_attention: bool) -> CellTone {
     if needs_attention {
         CellTone::Warning

@@ -287,7 +287,6 @@ fn pane_heights(wanted: [u16; 3], height: u16) -> [u16; 3] {
 
 /// A column of a pane on the screen.
 struct FittedColumn {
-    /// The index of the column in its pane.
     index: usize,
     /// Width in characters.
     width: usize,

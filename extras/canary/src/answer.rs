@@ -19,7 +19,6 @@ const PROMPT: &str = "1";
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 
 named_enum! {
-    /// The result of a canary request.
     #[derive(PartialOrd, Ord)]
     pub(crate) enum CanaryResult {
         /// The backend generated a token.

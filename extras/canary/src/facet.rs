@@ -47,12 +47,10 @@ pub(crate) struct SentCanary {
 struct Silence {
     /// When the first of these canary requests was sent.
     since: Instant,
-    /// The last of these canary requests.
     last_sent: SentCanary,
 }
 
 impl SentCanary {
-    /// A canary request that is sent to the backend now.
     pub(crate) fn now(backend: &Backend) -> Self {
         Self {
             sent_at: clock::now(),
@@ -80,7 +78,6 @@ impl Silence {
 }
 
 impl CanaryFacet {
-    /// Adds the answer to a canary request.
     pub(crate) fn add(&self, backend: &Backend, sent: SentCanary, answer: CanaryAnswer) {
         let ended_at = clock::now();
         let mut history = lock(&self.0);

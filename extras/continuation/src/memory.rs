@@ -23,7 +23,6 @@ struct Parties {
     prune_at: usize,
 }
 
-/// Minimum of `Parties::prune_at`.
 const MIN_PRUNED_PARTIES: usize = 256;
 
 impl ContinuationMemory {

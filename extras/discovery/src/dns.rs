@@ -45,7 +45,6 @@ pub enum DnsError {
     NoAddresses,
 }
 
-/// Timeout of one DNS query.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl DnsResolver {

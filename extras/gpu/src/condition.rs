@@ -3,7 +3,6 @@
 use crate::page::{GpuValues, ThrottleReasons};
 use tokenweir_diagnose::GpuCondition;
 
-/// Combines the values of these GPUs.
 pub(crate) fn condition_of(gpus: &[GpuValues]) -> GpuCondition {
     let throttles = gpus.iter().filter_map(|gpu| gpu.throttle_reasons);
     let reporting = gpus.iter().filter(|gpu| gpu.utilization.is_some()).count();

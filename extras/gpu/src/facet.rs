@@ -12,7 +12,6 @@ use tokenweir_request::record::BackendCondition;
 /// The GPUs of one backend.
 #[derive(Debug, Default)]
 pub struct GpuFacet {
-    /// What the backend costs.
     cost: Mutex<BackendCost>,
     /// Whether a GPU of the backend lowers its clock because of a fault of cooling or of the power
     /// supply. False: no GPU lowers its clock, or the state of the GPUs is not known.

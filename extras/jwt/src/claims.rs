@@ -107,7 +107,6 @@ impl GrantRules {
         })
     }
 
-    /// The name of the tenant, which is one of the key file.
     fn tenant(&self, all: &Value, keys: &ApiKeys) -> Result<Arc<str>, Refusal> {
         let named: Option<String> = read(all, self.names.tenant.as_deref())?;
         match named.filter(|name| keys.has_tenant(name)) {
@@ -136,12 +135,10 @@ fn subject(claims: &Claims) -> String {
     format!("{} {} {subject}", claims.iss.len(), claims.iss)
 }
 
-/// The models that a token lists.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
 enum ModelList {
     Names(Vec<String>),
-    /// As in the claim `scope`.
     SpaceSeparated(String),
 }
 

@@ -104,7 +104,6 @@ impl TokenVerifier {
         })))
     }
 
-    /// The state of each issuer.
     fn issuer_statuses(&self, now: Instant) -> Vec<IssuerStatus> {
         self.issuers
             .iter()

@@ -48,7 +48,6 @@ impl RefusalCounts {
         }
     }
 
-    /// Each reason with its number.
     pub(super) fn list(&self) -> Vec<(&'static str, u64)> {
         let counts = self.0.iter().map(|count| count.load(Relaxed));
         Refusal::NAMES.iter().copied().zip(counts).collect()

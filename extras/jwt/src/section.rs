@@ -90,7 +90,6 @@ impl Default for JwtConfig {
 }
 
 impl Default for ClaimNames {
-    /// The default: the claim `tenant`.
     fn default() -> Self {
         Self {
             tenant: Some("tenant".to_owned()),

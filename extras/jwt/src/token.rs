@@ -13,7 +13,6 @@ pub(super) struct Token<'a> {
     /// The id of its key. `None`: it names none.
     pub(super) key_id: Option<String>,
     pub(super) claims: Claims,
-    /// The claims as JSON, for claims with configured names.
     pub(super) claims_json: Vec<u8>,
     /// What is signed.
     pub(super) message: &'a [u8],
@@ -34,7 +33,6 @@ pub(super) struct Claims {
     pub(super) client_id: Option<String>,
 }
 
-/// The audiences of a token.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Audience {
@@ -83,7 +81,6 @@ impl<'a> Token<'a> {
 }
 
 impl Audience {
-    /// Whether one of the audiences is in the list.
     pub(super) fn is_in(&self, list: &[String]) -> bool {
         match self {
             Self::One(audience) => list.contains(audience),

@@ -11,9 +11,7 @@ pub(super) struct VerifiedTokens {
     version: u64,
 }
 
-/// A token that was verified.
 pub(super) struct VerifiedToken {
-    /// The key that stands for it.
     pub(super) key: Arc<ApiKey>,
     /// Seconds since 1970.
     pub(super) expires: u64,

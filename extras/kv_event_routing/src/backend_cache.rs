@@ -90,7 +90,6 @@ impl BackendCache {
         Self::least_state(&self.parts.load())
     }
 
-    /// The state of the least trustworthy of these parts.
     pub(super) fn least_state(parts: &[Arc<PartCache>]) -> StreamState {
         let least = parts
             .iter()

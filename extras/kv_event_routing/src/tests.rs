@@ -45,7 +45,6 @@ fn backend(name: &str) -> Backend {
     backend
 }
 
-/// A lease of the backend for a stream with this prompt.
 fn lease(backend: &Arc<Backend>, prompt: &Arc<PromptFingerprint>) -> Lease {
     let now = clock::now();
     let candidate = backend.candidate(prompt, None, clock::nanos(now)).unwrap();
@@ -57,7 +56,6 @@ fn prompt(text: char) -> Arc<PromptFingerprint> {
     Arc::new(PromptFingerprint::new(1, [text.as_bytes()].into_iter()))
 }
 
-/// The hashes of the blocks of a prompt.
 fn blocks_of(prompt: u64) -> Vec<u64> {
     (0..BLOCKS)
         .map(|block| prompt * 1_000_000 + block)

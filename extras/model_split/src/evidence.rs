@@ -56,7 +56,6 @@ pub(super) const MIN_SPAN: Duration = Duration::from_mins(1);
 const MAX_SPAN: Duration = Duration::from_hours(1);
 /// Number of requests of a version after which no earlier ones are compared.
 const ENOUGH_REQUESTS: u64 = 200;
-/// Length of a slice.
 const SLICE: Duration = Duration::from_secs(5);
 /// Fewest requests of a version, and of all others together, that are compared.
 const MIN_REQUESTS: u64 = 20;
@@ -222,7 +221,6 @@ impl Window {
         MAX_SPAN
     }
 
-    /// The evidence of this time before `now`.
     pub(super) fn evidence(&self, span: Duration, now: Instant) -> Evidence {
         let mut sum = Evidence::default();
         let slices = self.0.iter().rev();

@@ -10,9 +10,7 @@ use tokenweir_request::record::RecordNote;
 #[derive(Debug, Clone, Default)]
 pub(super) struct SplitNote {
     pub(super) split: Arc<Split>,
-    /// The name of the version.
     pub(super) version: Arc<str>,
-    /// The hash of the conversation.
     pub(super) conversation: u64,
 }
 

@@ -31,7 +31,6 @@ pub const ROWS: &[MetricDescriptor] = &[row(
     }),
 )];
 
-/// The split models.
 #[derive(Debug, Serialize)]
 struct ModelSplitsStatus(Vec<SplitStatus>);
 
@@ -96,7 +95,6 @@ impl VersionStatus {
     }
 }
 
-/// Adds the state of split models, if there are any.
 pub(crate) fn add_status(splits: &ModelSplits, status: &mut StatusSnapshot, now: Instant) {
     let splits = splits.splits();
     if !splits.is_empty() {

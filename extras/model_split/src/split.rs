@@ -22,7 +22,6 @@ pub(super) struct Split {
     comparison: Mutex<()>,
 }
 
-/// A version of a model.
 #[derive(Debug)]
 pub(super) struct Version {
     /// The name of the model in the route table.
@@ -63,12 +62,10 @@ impl Split {
         nearest(served, conversation).or_else(|| nearest(self.serving(), conversation))
     }
 
-    /// The version with this name.
     pub(super) fn find(&self, name: &str) -> Option<&Version> {
         self.versions.iter().find(|version| *version.name == *name)
     }
 
-    /// The versions that get requests.
     pub(super) fn serving(&self) -> impl Iterator<Item = &Version> {
         let versions = self.versions.iter();
         versions.filter(|version| version.weight > 0 && version.removal.get().is_none())
@@ -102,7 +99,6 @@ impl Split {
         }
     }
 
-    /// The versions that were taken out.
     pub(super) fn taken_out(&self) -> impl Iterator<Item = VersionTakenOut> {
         let removals = self.versions.iter().map(|version| &version.removal);
         removals.filter_map(OnceLock::get).cloned()
@@ -148,7 +144,6 @@ fn nearest<'a>(
 }
 
 impl Version {
-    /// The evidence of this time before `now`.
     pub(super) fn evidence(&self, span: Duration, now: Instant) -> Evidence {
         lock(&self.window).evidence(span, now)
     }
@@ -178,7 +173,6 @@ mod tests {
         Split::new(&model, true)
     }
 
-    /// As in a request, the number of a conversation is a hash.
     fn hash(conversation: u64) -> u64 {
         mix(conversation.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }

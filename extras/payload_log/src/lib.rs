@@ -33,7 +33,6 @@ pub const TASK: BackgroundTask = BackgroundTask::new("content_log");
 /// The sink of the payload log. It queues the prompts and responses of sampled requests for the writer
 /// thread.
 pub struct PayloadLog {
-    /// The consumer of sampled texts that the log is.
     consumer: TextConsumer,
     queue: PayloadQueue<PayloadJob>,
     file_counters: Arc<RotatingFileCounters>,

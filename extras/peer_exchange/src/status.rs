@@ -52,7 +52,6 @@ pub(crate) struct PeerCounters {
 /// Another gateway counts as present if its last message is at most this old.
 const PRESENT_WITHIN: Duration = Duration::from_secs(5);
 
-/// Adds `count` to a counter.
 pub(crate) fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }

@@ -40,7 +40,6 @@ pub(super) struct QualityJudge {
     shutdown_deadline: watch::Receiver<Option<Instant>>,
 }
 
-/// The response of the judge.
 #[derive(Deserialize)]
 struct JudgeResponse {
     /// The quality of the response, from 0 to 1.

@@ -43,7 +43,6 @@ pub const TASK: BackgroundTask = BackgroundTask::new("quality_samples");
 
 /// The sink that updates the quality trends and queues samples for the worker thread.
 pub struct QualityMonitor {
-    /// The consumer of sampled texts that the monitor is.
     consumer: TextConsumer,
     trends: Arc<QualityTrends>,
     /// The queue of the worker thread that gets the sampled texts. `None`: no file and no judge are

@@ -33,7 +33,6 @@ impl QualitySampleCounts {
     }
 }
 
-/// The counters from which [`QualitySampleCounts`] is read.
 #[derive(Debug, Default)]
 pub(super) struct QualitySampleCounters {
     pub(super) done: AtomicU64,

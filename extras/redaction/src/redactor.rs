@@ -26,7 +26,6 @@ pub const REDACTION_MARGIN_BYTES: usize = 512;
 pub struct PayloadJob {
     header: PayloadHeader,
     prompt: TextExcerpt,
-    /// The text of the response.
     answer: TextExcerpt,
 }
 

@@ -358,7 +358,6 @@ async fn attached(
     respond(following, &run_head, headers, Some(exchange))
 }
 
-/// The request of a body that was received before.
 fn held(head: request::Parts, body: HeldBody) -> Request<ReceivedBody> {
     Request::from_parts(head, ReceivedBody::new(body))
 }

@@ -8,7 +8,6 @@ use tokenweir_request::access::{QuotaAnswer, QuotaClaim, QuotaPeriod, QuotaUnit,
 /// The script that answers a claim at the server.
 pub(crate) const SCRIPT: &str = include_str!("grant.lua");
 
-/// A claim with its quota.
 #[derive(Debug, Clone)]
 pub(crate) struct SubjectClaim {
     pub(crate) subject: Arc<SubjectUsage>,
@@ -17,7 +16,6 @@ pub(crate) struct SubjectClaim {
     pub(crate) claim: QuotaClaim,
 }
 
-/// The answer of the server to a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StoreAnswer {
     pub(crate) quota: QuotaAnswer,
@@ -28,7 +26,6 @@ pub(crate) struct StoreAnswer {
 }
 
 impl SubjectClaim {
-    /// The call of [`SCRIPT`]. `gateway`: the id of this gateway.
     pub(crate) fn call(&self, key: &ExchangeKey, gateway: &str) -> ScriptCall {
         let QuotaClaim {
             number,

@@ -8,7 +8,6 @@ use tokenweir_request::access::{
     Quota, QuotaRegistry, SharingRule, SubjectUsage, UNGRANTED_DIVISOR,
 };
 
-/// The grants of this gateway.
 #[derive(Debug)]
 pub(crate) struct Grants {
     registry: Arc<QuotaRegistry>,
@@ -37,7 +36,6 @@ named_enum! {
     }
 }
 
-/// Greatest number of claims at a time.
 const MAX_CLAIMS: usize = 1_000;
 /// Time without an answer after which the server is asked for one.
 const HEARTBEAT_MILLIS: u64 = 1_000;

@@ -112,7 +112,6 @@ impl Store {
     }
 }
 
-/// The keys of a tenant with these limits.
 pub(crate) fn keys(limits: UsageLimits, registry: &Arc<QuotaRegistry>) -> ApiKeys {
     let key = KeyEntry {
         name: "k".into(),
@@ -131,7 +130,6 @@ pub(crate) fn keys(limits: UsageLimits, registry: &Arc<QuotaRegistry>) -> ApiKey
     ApiKeys::new(&file, &ApiKeys::with_registry(registry.clone()))
 }
 
-/// A gateway with one tenant.
 struct Gateway {
     id: String,
     subject: Arc<SubjectUsage>,

@@ -9,7 +9,6 @@ use std::path::Path;
 use tokenweir_net::file_watcher::open_regular;
 use tokenweir_request::access::SavedQuota;
 
-/// The content of the file.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SavedUsage {
     /// The id of the gateway at the server of the exchange.
@@ -34,7 +33,6 @@ impl SavedUsage {
         Ok(Some(serde_json::from_slice(&content)?))
     }
 
-    /// Replaces a file.
     pub(crate) fn write(&self, file: &Path) -> io::Result<()> {
         let content = serde_json::to_vec(self)?;
         let mut name = file.file_name().unwrap_or_default().to_owned();

@@ -47,7 +47,6 @@ pub(crate) struct Counters {
     pub(crate) store: Mutex<Option<StoreStatus>>,
 }
 
-/// Adds `count` to a counter.
 pub(crate) fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }

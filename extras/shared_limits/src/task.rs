@@ -139,7 +139,6 @@ impl SharedLimits {
         self.save(&mut state).await;
     }
 
-    /// Claims what is due.
     async fn claim_due(&self, sharing: &mut Sharing) {
         let grants = &mut sharing.grants;
         if sharing.scripts.has_changed().unwrap_or(false) {

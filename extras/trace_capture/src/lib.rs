@@ -120,7 +120,6 @@ impl TraceCapture {
         self.hash_key.hash_one(value) >> 11
     }
 
-    /// Builds the line of a request, with its line ending.
     fn build_line(&self, record: &RequestRecord, prompt: &PromptFingerprint) -> String {
         let observed = &*record.observed;
         let since_1970 = record

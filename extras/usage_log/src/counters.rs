@@ -19,7 +19,6 @@ pub(super) struct UsageCounters {
     pub(super) gaps_expired: AtomicU64,
     /// Number of the last line that the receiver has.
     pub(super) acknowledged: AtomicU64,
-    /// What the disk has.
     pub(super) disk: Arc<DiskSync>,
     /// Why the receiver does not accept events. `None`: it accepts them.
     pub(super) push_error: Mutex<Option<String>>,
@@ -54,7 +53,6 @@ pub struct UsageGaps {
 }
 
 impl UsageCounters {
-    /// Counts records that are not written.
     pub(super) fn on_lost(&self, records: u64) {
         self.lost.fetch_add(records, Relaxed);
         self.unstated.fetch_add(records, Relaxed);

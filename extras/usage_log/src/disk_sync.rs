@@ -10,15 +10,12 @@ use std::time::Duration;
 use tokenweir_gateway::telemetry::batch_worker::BatchWorkerGuard;
 use tokenweir_request::batch_queue::BatchQueue;
 
-/// Lines that the disk may not have yet.
 #[derive(Debug)]
 pub(super) struct WrittenLines {
     pub(super) file: Arc<File>,
-    /// Number of the last line.
     pub(super) last: u64,
 }
 
-/// What the disk has.
 #[derive(Debug)]
 pub(super) struct DiskSync {
     waiting: Arc<BatchQueue<WrittenLines>>,

@@ -11,7 +11,6 @@ use tokenweir_gateway::telemetry::rotating_file::rotated_path;
 /// Reads the events after one that the receiver has.
 pub(super) struct EventReader {
     path: PathBuf,
-    /// Number of the last event that was read.
     last: u64,
     opened: Option<OpenedFile>,
     /// The line of the next event, if it was read already.
@@ -28,7 +27,6 @@ pub(super) struct EventBatch {
     /// A JSON array.
     pub(super) body: Bytes,
     pub(super) series: String,
-    /// Number of the last event.
     pub(super) last: u64,
     /// Number of the events in or before this batch that were removed before they were read.
     pub(super) expired: u64,
@@ -40,7 +38,6 @@ const MAX_EVENTS: usize = 500;
 const MAX_BATCH_BYTES: usize = 512 << 10;
 
 impl EventReader {
-    /// A reader of the events after the event `last`.
     pub(super) fn new(path: &Path, last: u64) -> Self {
         Self {
             path: path.to_owned(),

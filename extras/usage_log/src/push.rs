@@ -16,7 +16,6 @@ use tokio::{task, time};
 /// Writes the usage log or pushes its events.
 pub const TASK: BackgroundTask = BackgroundTask::new("usage_log");
 
-/// The push to one receiver.
 struct UsagePush {
     client: ReceiverClient,
     file: PathBuf,

@@ -24,7 +24,6 @@ settings! {
 
 /// Minimum of `usage_log.max_bytes`.
 const MIN_FILE_BYTES: usize = 1 << 20;
-/// The name of the receiver in errors.
 const RECEIVER: &str = "usage_log.push";
 
 impl Default for UsageLogConfig {

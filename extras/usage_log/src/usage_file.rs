@@ -35,7 +35,6 @@ pub(super) struct UsageFile {
     file: RotatingFile,
     path: PathBuf,
     source: String,
-    /// The identity of the last line.
     last: LineId,
     /// Whether the process before this one ended without its last line.
     is_unclean: bool,
@@ -200,7 +199,6 @@ impl Drop for UsageFile {
     }
 }
 
-/// The end of a file.
 #[derive(Default)]
 struct FileEnd {
     /// The last complete line. `None`: the file has none.

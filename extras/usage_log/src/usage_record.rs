@@ -16,7 +16,6 @@ pub(super) struct UsageRecord {
     request_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tenant: Option<String>,
-    /// The name of the API key.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
     /// The user and the session, in the form of `identities.mode`.
@@ -41,7 +40,6 @@ pub(super) struct UsageRecord {
     /// The part of the input that the engine had cached, and the part of the output that is reasoning.
     cached_tokens: u64,
     reasoning_tokens: u64,
-    /// The source of the token counts.
     token_counts: &'static str,
     /// Tokens that engines computed and the client did not receive.
     wasted_tokens: u64,

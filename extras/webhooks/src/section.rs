@@ -48,7 +48,6 @@ impl<C> ConfigSection<C> for WebhooksConfig {
 }
 
 impl WebhookSettings {
-    /// The settings of these webhooks.
     pub(crate) fn read(
         webhooks: &WebhooksConfig,
         context: &StartContext<'_>,

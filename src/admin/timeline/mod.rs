@@ -131,7 +131,6 @@ fn store(marks: &mut VecDeque<Mark>, mark: Mark) {
     }
 }
 
-/// Seconds since 1970.
 pub(crate) fn unix_seconds(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_secs()

@@ -25,7 +25,6 @@ struct LastReload {
 /// Maximum number of changes that are named, and maximum length of a value in characters.
 const MAX_NAMED: usize = 3;
 const MAX_VALUE_CHARACTERS: usize = 40;
-/// The source of a value that is not set.
 const DEFAULT: &str = "default";
 
 impl ReloadObserver {
@@ -151,7 +150,6 @@ fn is_leaf(value: &Value) -> bool {
     value.get("value").is_some() && value.get("source").is_some()
 }
 
-/// The value of a leaf as text.
 fn shown(leaf: Option<&Value>) -> String {
     let text = match leaf.map(|leaf| &leaf["value"]) {
         None | Some(Value::Null) => "not set".to_owned(),

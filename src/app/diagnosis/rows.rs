@@ -8,14 +8,12 @@ use tokenweir_gateway::metric::prelude::*;
 /// The label with the name of the diagnosis rule from which a verdict comes.
 const VERDICT: MetricLabel = computed("verdict", verdict_names);
 
-/// The cause of a verdict.
 const CAUSE: MetricLabel = variable(
     "cause",
     |_| vec![String::new()],
     "the cause as of the begin of the verdict",
 );
 
-/// The remedy for an operator.
 const REMEDY: MetricLabel = variable(
     "remedy",
     |_| vec![String::new()],
@@ -28,7 +26,6 @@ fn verdict_names() -> Vec<&'static str> {
     fleet.chain(RULES.iter().map(|rule| rule.name)).collect()
 }
 
-/// The metrics of the diagnosis.
 pub(crate) const ROWS: &[MetricDescriptor] = &[
     row(
         "tokenweir_diagnosis_active",

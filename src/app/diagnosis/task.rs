@@ -48,7 +48,6 @@ pub(crate) struct DiagnosisTask {
     /// Counters of first outputs and ended requests, for each backend. The diagnosis task reads
     /// and resets them each time it takes a sample.
     pub(crate) request_counters: Arc<BackendRequestCounters>,
-    /// The starts of this gateway.
     pub(crate) starts: Arc<ProcessStarts>,
 }
 
@@ -209,7 +208,6 @@ impl DiagnosisTask {
         })
     }
 
-    /// Takes a sample of each backend.
     fn sample_backends(
         &self,
         backends: &[Arc<Backend>],

@@ -10,17 +10,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokenweir_diagnose::RecentStarts;
 
-/// The starts of this gateway.
 #[derive(Debug)]
 pub(crate) struct ProcessStarts {
     /// `None`: there is no place for the file.
     file: Option<PathBuf>,
     started: SystemTime,
-    /// The processes before this one.
     before: Vec<Process>,
 }
 
-/// A process of the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
     id: u32,

@@ -25,7 +25,6 @@ const DRAIN_RATE: f64 = 12.0;
 const KV_RATE: f64 = 24.0;
 
 impl DemoFault {
-    /// Adds this fault to the settings of the simulated backends.
     pub(super) fn add_to(self, settings: &mut SimulatorSettings) {
         match self {
             Self::Slow => {

@@ -138,7 +138,6 @@ fn build_overrides(demo: &DemoArgs, backends: &[SocketAddr]) -> Overrides {
     }
 }
 
-/// Returns the address at which this machine reaches a listener.
 fn reachable(listener: SocketAddr) -> SocketAddr {
     match listener.ip() {
         ip if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, listener.port()).into(),

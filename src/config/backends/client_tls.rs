@@ -17,7 +17,6 @@ impl<C> ConfigSection<C> for Section {
     }
 }
 
-/// Checks the TLS settings at `path`.
 pub(super) fn check(path: &str, tls: &TlsClientSettings) -> CheckResult {
     CertificateFiles {
         section: path,

@@ -76,7 +76,6 @@ impl DiscoveryConfig {
 }
 
 impl DiscoveryConfig {
-    /// Checks the source, which is at `path`.
     fn check(&self, path: &str) -> CheckResult {
         let mut targets = 0;
         targets += usize::from(self.file.is_some());

@@ -155,7 +155,6 @@ fn check_tls(path: &str, address: &BackendAddress, tls: &TlsClientSettings) -> C
     client_tls::check(path, tls)
 }
 
-/// Checks that the number at `path` is a weight.
 pub(crate) fn check_weight(path: &str, weight: u32) -> CheckResult {
     if weight > MAX_WEIGHT {
         return Err(violation_at(

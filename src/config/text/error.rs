@@ -30,15 +30,12 @@ struct ErrorDetails {
 /// The kinds of problems that code distinguishes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum ProblemKind {
-    /// A section has no key of this name.
     UnknownKey,
     /// A key occurs twice.
     DuplicateKey,
-    /// A key is missing.
     MissingKey,
     /// The file cannot be read.
     UnreadableFile,
-    /// Any other problem.
     #[default]
     Other,
 }
@@ -303,7 +300,6 @@ impl MarkedLine {
         Self { chars, column, len }
     }
 
-    /// Replaces the line from this column on.
     fn cut(&mut self, column: usize, replacement: &str) {
         if column >= self.chars.len() {
             return;

@@ -24,7 +24,6 @@ pub(crate) struct RenamedMetric {
     /// The label that selects this row, with its value. The new metric lacks the label.
     #[serde(default)]
     pub(crate) when: BTreeMap<String, String>,
-    /// New names of labels.
     #[serde(default)]
     pub(crate) labels: BTreeMap<String, String>,
     /// New values of a label, by the old name of the label.
@@ -47,9 +46,7 @@ pub(crate) struct RenamedWord {
 pub(crate) struct RenamedKey {
     /// The path of the key, with `[]` for each item of a list.
     pub(crate) from: String,
-    /// The new path.
     pub(crate) to: Option<String>,
-    /// The keys and values that replace this key, by its value.
     #[serde(default)]
     pub(crate) values: BTreeMap<String, String>,
     /// The sibling key to whose value this value is appended, after a colon.
@@ -64,7 +61,6 @@ pub(crate) struct RenamedKey {
     help: Option<String>,
 }
 
-/// The last key of a path.
 pub(crate) fn last_key(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or(path)
 }

@@ -14,9 +14,7 @@ const CHART_SECTION: &str = "config.";
 #[derive(Clone, Copy)]
 enum Action<'a> {
     Keep,
-    /// The key gets another name.
     Rename(&'a str),
-    /// This key and value replace the entry.
     Replace(&'a str),
     /// The entry moves to a path in another section.
     Move(&'a str),
@@ -38,7 +36,6 @@ pub(super) struct KeyRewriter<'a> {
     pub(super) notes: Vec<UpgradeNote>,
 }
 
-/// A value on one line.
 fn one_line(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

@@ -18,7 +18,6 @@ pub struct UpgradeNote {
 /// A replacement of characters of one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LineEdit {
-    /// The index of the line.
     pub(super) line: usize,
     /// The indexes of the replaced characters. If the range is empty, the text is inserted.
     pub(super) columns: Range<usize>,

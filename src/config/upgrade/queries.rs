@@ -160,7 +160,6 @@ impl<'a> QueryRewriter<'a> {
         }
     }
 
-    /// The metrics of the gateway in a text.
     pub(super) fn metrics(&self, text: &str) -> Vec<QueriedMetric> {
         let metric = |found: Captures<'_>| QueriedMetric {
             line: line_of(text, found.get(0).map_or(0, |whole| whole.start())),

@@ -4,7 +4,6 @@
 use super::fleet_model::{Plant, Tick};
 use tokenweir_diagnose::{EVERY, VerdictSeverity};
 
-/// A healthy traffic.
 #[derive(Debug, Clone, Copy)]
 enum Traffic {
     /// Agents: long prompts that are mostly in the caches, short answers.

@@ -15,7 +15,6 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// A certificate authority.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key in PEM.
@@ -25,7 +24,6 @@ pub(crate) struct Pair {
 }
 
 impl Authority {
-    /// Creates a certificate authority.
     pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let mut params = CertificateParams::default();
@@ -73,7 +71,6 @@ impl Pair {
 pub(crate) struct Files(PathBuf);
 
 impl Files {
-    /// Creates the folder.
     pub(crate) fn new(test: &str) -> Self {
         Self(folder(&format!("tls-{test}")))
     }

@@ -22,7 +22,6 @@ pub(crate) const END_HEADERS: u8 = 4;
 /// The error code `ENHANCE_YOUR_CALM` (RFC 9113 §7).
 pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
 
-/// A received HTTP/2 frame.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub kind: u8,

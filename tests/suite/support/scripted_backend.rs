@@ -26,7 +26,6 @@ pub(crate) enum Step {
     AwaitClose,
     /// Closes the connection (FIN).
     Close,
-    /// Resets the connection.
     Reset,
 }
 
@@ -110,7 +109,6 @@ impl Page {
 pub(crate) struct Seen {
     /// The request line and the headers, with the blank line.
     pub head: String,
-    /// The body of the request.
     pub body: Vec<u8>,
     /// Number of inference requests that arrived before on the same connection.
     pub earlier: usize,
@@ -118,9 +116,7 @@ pub(crate) struct Seen {
     pub number: usize,
 }
 
-/// A running scripted backend.
 pub(crate) struct ScriptedBackend {
-    /// Address of the backend.
     pub addr: SocketAddr,
     state: Arc<State>,
     closes: tokio::sync::Mutex<mpsc::UnboundedReceiver<()>>,

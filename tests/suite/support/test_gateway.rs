@@ -67,7 +67,6 @@ use tokio::net::TcpStream;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-/// The path of chat completions.
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 /// The body of a chat request.
 pub(crate) const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
@@ -76,13 +75,10 @@ pub(crate) const ASK_STREAM: &str = r#"{"model":"tiny","stream":true,"messages":
 /// A whole chat response that is not a stream.
 pub(crate) const WHOLE: &str = r#"{"id":"c","object":"chat.completion","model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}"#;
 
-/// A running gateway.
 pub(crate) struct Running {
     /// Address of the client listener.
     pub addr: SocketAddr,
-    /// Address of the admin listener.
     pub admin: SocketAddr,
-    /// The backends of the gateway.
     pub pool: Arc<BackendPool>,
     /// The counter of the memory of all request bodies.
     pub body_memory: Arc<BodyMemory>,
@@ -93,7 +89,6 @@ pub(crate) struct Running {
     _health_checks: HealthCheckSupervisor,
 }
 
-/// The settings of the gateway of a test.
 pub(crate) struct Setup {
     /// Maximum time from a request to the response headers of a backend.
     pub header_timeout: Duration,
@@ -117,7 +112,6 @@ pub(crate) struct Setup {
     pub outbound: Option<Arc<OutboundTls>>,
     /// Maximum time that a shutdown waits for open requests.
     pub drain: Duration,
-    /// The routing policy.
     pub policy: Policy,
     /// Models with their aliases.
     pub models: Vec<ModelConfig>,
@@ -129,13 +123,11 @@ pub(crate) struct Setup {
     pub injects_usage: bool,
     /// Share of streams, from 0 to 1, for which the gateway requests continuous usage.
     pub continuous_usage: f64,
-    /// Settings of the observation of responses.
     pub observation: observe::ObservationSettings,
     /// Admission settings. `None`: the gateway has no admission queue.
     pub admission: Option<admission::AdmissionSettings>,
     /// Admission by live sessions.
     pub sessions: SessionSettings,
-    /// Access control of clients.
     pub access: Arc<AccessControl>,
     /// Access control of the admin listener.
     pub guard: AdminAuthorizer,
@@ -148,7 +140,6 @@ pub(crate) struct Setup {
     /// The API key with which the gateway authenticates at the backends. `None`: it forwards the
     /// `authorization` header of the client.
     pub backend_key: Option<&'static str>,
-    /// Number of GPUs of each backend.
     pub gpus: Option<u32>,
     /// Price of one GPU for one hour, without a currency.
     pub gpu_hour_price: Option<f64>,
@@ -156,7 +147,6 @@ pub(crate) struct Setup {
     pub gpu_exporters: Vec<GpuExporter>,
     /// The reader of user, session and conversation in requests.
     pub identities: IdentityReader,
-    /// The level of the metrics.
     pub level: MetricsLevel,
     /// Buckets of histograms that differ from the defaults.
     pub buckets: BucketOverrides,
@@ -174,9 +164,7 @@ pub(crate) struct Setup {
     pub captured: f64,
     /// The file of the trace capture. `None`: the gateway captures no trace.
     pub capture: Option<PathBuf>,
-    /// Retry settings.
     pub retry: retry::RetrySettings,
-    /// Circuit breaker settings.
     pub health: resilience::CircuitBreakerSettings,
     /// Maximum time from a request to its first output. `None`: no limit.
     pub first_output: Option<Duration>,
@@ -186,9 +174,7 @@ pub(crate) struct Setup {
     pub routes: ConfiguredRoutes,
     /// The diagnosis whose verdicts the gateway reports.
     pub diagnosis: Arc<ArcSwap<Diagnosis>>,
-    /// Settings of the quality monitor.
     pub quality: QualitySettings,
-    /// Settings of KV events, for all backends.
     pub kv_events: KvEventsSettings,
     /// Age after which a pooled connection gets no further request. `None`: the default.
     pub connection_age: Option<Duration>,
@@ -393,7 +379,6 @@ pub(crate) async fn gateway_following_with(
     gateway_scripted_with(setup, move |_| steps.clone()).await
 }
 
-/// The configuration of the options.
 fn option_config(setup: &Setup) -> Config {
     let mut config = Config {
         kv_events: setup.kv_events,
@@ -837,7 +822,6 @@ pub(crate) async fn read_until_times(
     answer
 }
 
-/// Advances the clock of the gateway by `time`.
 pub(crate) async fn advance_time(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;

@@ -29,7 +29,6 @@ const RELOAD_LATE_SECONDS: f64 = 10.0;
 pub(crate) struct FleetDiagnoser {
     /// The time at which each verdict that holds began, by the names of its rule and of its backend.
     begins: HashMap<(Cow<'static, str>, String), Instant>,
-    /// Time of the first evaluation.
     first_at: Option<Instant>,
     gateway: GatewayRules,
     gateway_queue: GatewayQueue,

@@ -80,7 +80,6 @@ pub(super) static VERSION_TAKEN_OUT: DiagnosisRule = DiagnosisRule {
 /// The rules about the gateway, with the state that they need between two evaluations.
 #[derive(Debug, Default)]
 pub(super) struct GatewayRules {
-    /// The number of lost spans.
     spans: CountGrowth,
     /// The number of lost lines of the access log.
     log_lines: CountGrowth,

@@ -350,7 +350,6 @@ impl FleetObservation {
         self.settings.iter().find(|setting| setting.name == name)
     }
 
-    /// The backend with this name.
     pub(crate) fn backend(&self, name: &str) -> Option<&FleetBackend> {
         self.backends.iter().find(|it| it.id.as_str() == name)
     }
@@ -410,7 +409,6 @@ impl FleetObservation {
     }
 }
 
-/// The first `most` of these texts.
 pub(super) fn first_of<T: Borrow<str>>(
     texts: impl IntoIterator<Item = T>,
     most: usize,

@@ -37,7 +37,6 @@ pub(super) struct RefusedByBackends {
     refusals: Refusals,
 }
 
-/// The refusals of one evaluation.
 #[derive(Debug, Default)]
 struct Refusals {
     /// The most frequent status.

@@ -43,7 +43,6 @@ pub(super) struct Restarts {
     requests: FatalRequests,
 }
 
-/// The interruptions of one backend.
 #[derive(Debug, Default)]
 struct Interruptions {
     /// The times of the restarts of the process in the window, the oldest first.
@@ -127,7 +126,6 @@ impl Restarts {
 }
 
 impl Interruptions {
-    /// Number of interruptions in the window.
     fn count(&self) -> usize {
         self.restarts.len().max(self.downs.len())
     }

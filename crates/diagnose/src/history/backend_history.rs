@@ -41,14 +41,11 @@ pub struct BackendHistory {
 /// The value of each measure in one minute, in the order of [`WindowMeasure::ALL`]. NaN: unknown.
 type MinuteMeasures = [f32; measure::COUNT];
 
-/// Number of steps in the history.
 const MAX_STEPS: usize = (LONG_WINDOW.as_secs() / EVERY.as_secs()) as usize;
 const MINUTE: Duration = Duration::from_mins(1);
 /// Length of the first measurement.
 const FIRST: Duration = Duration::from_secs(30);
-/// Number of minutes in the history.
 const MAX_MINUTES: usize = 60;
-/// Minimum number of minutes for a baseline.
 const MIN_BASELINE_MINUTES: usize = 5;
 
 impl BackendHistory {
@@ -242,7 +239,6 @@ impl BackendHistory {
 }
 
 impl Default for BackendHistory {
-    /// An empty history.
     fn default() -> Self {
         Self {
             steps: VecDeque::with_capacity(MAX_STEPS),

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 pub(crate) struct KnownPrompts {
     /// The last block of each prompt. A hash covers all blocks before its own.
     current: HashSet<u64>,
-    /// Those of the time before.
     previous: HashSet<u64>,
     /// The time from which `current` counts. `None`: there was no prompt.
     since: Option<Instant>,

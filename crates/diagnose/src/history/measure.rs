@@ -18,7 +18,6 @@ macro_rules! measures {
         }
 
         impl WindowMeasure {
-            /// The unit of the value.
             pub(crate) const fn unit(self) -> &'static str {
                 match self {
                     $(Self::$measure => $unit,)+
@@ -121,17 +120,13 @@ enum Source {
 pub(crate) enum ChangeKind {
     /// What clients send, or how engines work: a cause.
     Cause,
-    /// The times of tokens.
     Tokens,
-    /// The times of first tokens.
     FirstTokens,
-    /// The times of whole requests.
     Requests,
     /// The number of requests, which follows from the times.
     Load,
 }
 
-/// The words for a change of a measure.
 pub(crate) struct ChangeWords {
     pub(crate) kind: ChangeKind,
     pub(crate) text: &'static str,
@@ -158,7 +153,6 @@ impl AdverseChange {
     }
 }
 
-/// Number of measures of a window.
 pub(crate) const COUNT: usize = WindowMeasure::ALL.len();
 /// Minimum number of observations in a window for a mean.
 const MIN_OBSERVATIONS: f64 = 5.0;

@@ -21,7 +21,6 @@ macro_rules! signals {
         }
 
         impl StepSignal {
-            /// Number of signals.
             pub(super) const COUNT: usize = [
                 $(stringify!($observed),)+ $(stringify!($counter),)+ $(stringify!($gauge),)+
                 $(stringify!($count),)+
@@ -53,7 +52,6 @@ macro_rules! signals {
         }
 
         impl BackendRequestCounts {
-            /// Calls `set` with the value of each count.
             pub(super) fn each(&self, mut set: impl FnMut(StepSignal, f64)) {
                 $(set(StepSignal::$count, self.$field as f64);)+
             }
@@ -69,7 +67,6 @@ signals! {
     observed {
         /// Share of the KV cache that requests occupy.
         KvUsage,
-        /// Number of requests that wait in the engine.
         Waiting,
         /// Number of requests that run in the engine.
         Running,
@@ -148,7 +145,6 @@ signals! {
         gap_p99: Option<f64>,
         /// A hash of the names of the models of the backend. Only backends with equal hashes are compared.
         models: u64,
-        /// The weight of the backend.
         weight: u32,
         /// Greatest number of sequences that the engine has run at once since its start, as far as known.
         most_running: u32,

@@ -8,7 +8,6 @@ const MAD_TO_STANDARD_DEVIATION: f64 = 1.4826;
 /// The baseline of a measure: its usual value and spread.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct RobustBaseline {
-    /// The median: the usual value.
     pub(crate) median: f64,
     /// 1.4826 times the median absolute deviation. If the values have a normal distribution, this is their
     /// standard deviation. It is at least 1 % of the median and at least the smallest relevant deviation of

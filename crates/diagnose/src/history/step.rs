@@ -9,7 +9,6 @@ use tokenweir_engine::dialect::EngineLoad;
 /// One step of the history: the value of each signal. NaN: unknown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HistoryStep {
-    /// Time of the sample.
     pub(crate) at: Instant,
     /// The values, in the order of [`StepSignal`].
     values: [f32; StepSignal::COUNT],

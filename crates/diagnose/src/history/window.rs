@@ -37,7 +37,6 @@ impl<'a> StepWindow<'a> {
         self.steps.range(self.start..)
     }
 
-    /// Number of steps.
     pub(crate) fn len(&self) -> usize {
         self.steps.len() - self.start
     }
@@ -47,7 +46,6 @@ impl<'a> StepWindow<'a> {
         self.len() as f64 * EVERY.as_secs_f64()
     }
 
-    /// The known values of a signal.
     pub(crate) fn values(&self, signal: StepSignal) -> impl Iterator<Item = f64> {
         self.steps().filter_map(move |step| step.get(signal))
     }

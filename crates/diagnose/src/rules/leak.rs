@@ -11,9 +11,7 @@ const MIN_ORPHANED_REQUESTS: f64 = 3.0;
 const MIN_LEAKED_KV_USAGE: f64 = 0.02;
 /// Time for which the condition must hold.
 const LEAK_WINDOW: Duration = Duration::from_secs(45);
-/// Number of steps in the recent window.
 const RECENT_STEPS: usize = (RECENT.as_secs() / EVERY.as_secs()) as usize;
-/// Number of steps in [`LEAK_WINDOW`].
 const LEAK_WINDOW_STEPS: usize = (LEAK_WINDOW.as_secs() / EVERY.as_secs()) as usize;
 
 /// Minimum KV usage for blocks that running requests do not explain.

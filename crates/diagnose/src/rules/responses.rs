@@ -10,7 +10,6 @@ use tokenweir_request::significance::is_share_above;
 /// Minimum number of responses in a window for a comparison.
 const MIN_RESPONSES: f64 = 20.0;
 const MIN_TEXTS: f64 = 12.0;
-/// Minimum number of unusual responses.
 const MIN_UNUSUAL: f64 = 5.0;
 /// A share is unusual if it is significantly more than this many times the usual share, plus a margin.
 const FACTOR: f64 = 2.0;
@@ -51,7 +50,6 @@ pub(super) const UNUSUAL_RESPONSES: DiagnosisRule = DiagnosisRule {
 
 /// A kind of responses that are no use to clients.
 struct ResponseFault {
-    /// The share of these responses.
     measure: WindowMeasure,
     /// Minimum number of responses in a window for a comparison.
     min_total: f64,
@@ -68,7 +66,6 @@ struct ResponseFault {
     cause_everywhere: &'static str,
     /// The cause if the share of the peers is lower.
     cause_here_only: &'static str,
-    /// The cause if there are no peers.
     cause_without_peers: &'static str,
 }
 
@@ -313,7 +310,6 @@ mod tests {
     use tokenweir_protocol::clock;
     use tokenweir_routing::resilience::Availability;
 
-    /// Number of steps of a minute.
     const MINUTE: u32 = 12;
 
     /// A fleet whose backends answer ten requests in each step.

@@ -248,7 +248,6 @@ impl Verdict {
         }
     }
 
-    /// Sets the cause.
     pub(crate) fn because(self, cause: impl Into<Cow<'static, str>>) -> Self {
         let cause = Some(cause.into());
         Self { cause, ..self }
@@ -265,13 +264,11 @@ impl Verdict {
         Self { origin, ..self }
     }
 
-    /// Names the backend.
     pub(crate) fn about(self, backend: &BackendId) -> Self {
         let backend = backend.to_string();
         Self { backend, ..self }
     }
 
-    /// Sets the evidence.
     pub(crate) fn with(self, evidence: impl IntoIterator<Item = Evidence>) -> Self {
         let evidence = evidence.into_iter().collect();
         Self { evidence, ..self }
@@ -351,7 +348,6 @@ impl VerdictSeverity {
         Self::critical_if(is_critical_harm(harmed, total))
     }
 
-    /// Critical or a warning.
     pub(crate) fn critical_if(is_critical: bool) -> Self {
         if is_critical {
             Self::Critical
@@ -362,7 +358,6 @@ impl VerdictSeverity {
 }
 
 impl Confidence {
-    /// The confidence for a number of independent signals.
     pub(super) const fn from_signals(signals: usize) -> Self {
         match signals {
             0 | 1 => Self::Low,

@@ -42,11 +42,9 @@ pub(crate) enum Effect {
     Lag,
     /// Streams stand still, or have no first output.
     Stalls,
-    /// Tokens come slowly.
     SlowTokens,
     /// Clients leave.
     Disconnects,
-    /// Attempts fail.
     Failures,
     /// A backend goes down.
     Outages,
@@ -128,7 +126,6 @@ impl Origin {
         }
     }
 
-    /// Whether a cause of this origin has this effect.
     pub(crate) fn explains(self, effect: Effect) -> bool {
         use Effect as E;
         let effects: &[E] = match self {

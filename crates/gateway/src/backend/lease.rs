@@ -69,7 +69,7 @@ impl Lease {
         }
     }
 
-    /// The leased backend.
+    /// The backend that the policy picked.
     pub fn backend(&self) -> &Arc<Backend> {
         &self.state.backend
     }
@@ -101,16 +101,16 @@ impl Lease {
             .then_some(FailureKind::TargetRefused)
     }
 
-    /// Removes the prefill of the request from the load of this backend, because another backend computes it.
-    /// If `is_removed` is false, adds the prefill again.
+    /// Moves the prefill of the request off the load of this backend, because another backend computes it.
+    /// `is_removed: false` adds it back.
     pub fn move_prefill(&self, is_removed: bool) {
         self.state
             .observe(|estimator, reservation| estimator.move_prefill(reservation, is_removed));
         self.backend().on_change(clock::now());
     }
 
-    /// Records that the prefill for another backend has ended with success. `usage`: the token counts
-    /// in its response.
+    /// Records that this backend has computed the prompt for another backend. `usage`: the token counts of its
+    /// response.
     pub fn on_prefilled(&self, usage: &Usage, now: Instant) {
         self.state.on_first_output(now);
         self.state
@@ -267,7 +267,6 @@ impl Backend {
         self.target_candidate(&self.whole(), prompt, known, now)
     }
 
-    /// The whole backend as a target of routing.
     fn whole(&self) -> Target<'_> {
         Target {
             estimator: &self.load.estimator,

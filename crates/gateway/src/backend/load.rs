@@ -9,11 +9,11 @@ use tokenweir_protocol::atomic::{AtomicFlag, AtomicInstant};
 use tokenweir_routing::LoadEstimator;
 use tokio::sync::Notify;
 
-/// The load of a backend.
+/// Requests in flight, learned speed, and the stalls and gaps of streams.
 #[derive(Debug)]
 #[repr(C)] // the estimator, which routing reads of each candidate, comes first
 pub struct BackendLoad {
-    /// Estimates the load and the speed of the backend.
+    /// Estimates load and speed from responses and scrapes.
     pub estimator: LoadEstimator,
     /// Whether `first_request` was signalled and the health checker has not consumed the signal yet.
     is_first_request_notified: AtomicFlag,
@@ -64,7 +64,7 @@ impl BackendLoad {
         self.estimator.local_load().in_flight
     }
 
-    /// Number of streams of the backend that are stalled now.
+    /// Number of streams that have sent no output for longer than the stall threshold.
     pub fn stalled_streams(&self) -> u32 {
         self.estimator.silent()
     }

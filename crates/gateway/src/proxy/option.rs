@@ -64,9 +64,9 @@ pub trait RequestOption: Debug + Send + Sync {
     }
 }
 
-/// A request that an option has taken over.
+/// A request that an option executes in place of the proxy.
 pub trait TakenRequest: Send {
-    /// Writes the response to the request.
+    /// Executes the request and returns its response.
     fn respond<'a>(
         self: Box<Self>,
         context: &'a Arc<ProxyContext>,
@@ -82,7 +82,7 @@ pub trait TakenRequest: Send {
 impl Extension for RequestOptions {}
 
 impl RequestOptions {
-    /// The options of a gateway.
+    /// The options that are attached to the gateway.
     pub fn of(context: &ProxyContext) -> impl Iterator<Item = &dyn RequestOption> {
         let options = context.state.extensions.get::<Self>();
         options

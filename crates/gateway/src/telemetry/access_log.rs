@@ -34,8 +34,8 @@ pub struct AccessLog {
     /// Whether lines are JSON instead of text.
     is_json: bool,
     line_writer: AccessLogLineWriter,
-    /// Rate limit for two kinds of lines: routine requests without a tenant, and requests with a tenant but
-    /// without an attempt. `None`: no limit.
+    /// Rate limit for lines of routine requests without a tenant, and of requests with a tenant but without an
+    /// attempt. `None`: no limit.
     rate_limit: Option<GcraLimiter>,
     /// Rate limit for lines of requests without a tenant and without an attempt. Anyone who can reach the port
     /// can cause such lines. `None`: no limit.
@@ -112,7 +112,7 @@ impl AccessLog {
         }
     }
 
-    /// Writes the access log line at the start of a request. `now`: when its body was read.
+    /// Writes the access log line at the start of a request. `now`: the time at which its body was read.
     pub fn on_start(&self, record: &RequestRecord, now: Instant) {
         if self
             .start_rate_limit

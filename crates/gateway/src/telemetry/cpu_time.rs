@@ -20,9 +20,9 @@ named_enum! {
         /// The writing or sending of the access log, the trace capture, the payload log and quality
         /// samples.
         Logs = "logs",
-        /// The rendering of the metrics page.
+        /// Rendering of `/metrics`.
         MetricsPage = "metrics_page",
-        /// The export of spans to a collector.
+        /// Export of spans over OTLP.
         SpanExport = "span_export",
     }
 }
@@ -80,7 +80,7 @@ impl TelemetryCpuTimes {
         Self(CPU_NANOSECONDS.each_ref().map(to_duration))
     }
 
-    /// Returns the CPU time of one part of telemetry.
+    /// The CPU time of one part, without the parts measured inside it.
     pub fn of(&self, part: TelemetryPart) -> Duration {
         self.0[part as usize]
     }

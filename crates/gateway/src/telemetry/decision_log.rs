@@ -261,7 +261,7 @@ fn predicted_to_json(chosen: &PredictedCandidate<'_>) -> Value {
     })
 }
 
-/// An attempt as JSON.
+/// Backend, result and times of one attempt, for `/decisions`.
 pub fn attempt_to_json(attempt: &Attempt) -> Value {
     json!({
         "backend": attempt.backend.as_str(),

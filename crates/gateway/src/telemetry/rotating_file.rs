@@ -32,7 +32,6 @@ pub struct RotatingFile {
 /// Permissions of the files that the gateway creates: read and write for its user only.
 const FILE_MODE: u32 = 0o600;
 
-/// Number of calls of [`reopen_files`].
 static REOPEN_REQUESTS: AtomicU64 = AtomicU64::new(0);
 
 /// Makes each file reopen its path before its next line. Call this after a log rotation program has renamed the
@@ -53,7 +52,7 @@ pub struct RotatingFileCounters {
 /// Number of the records that were to be written to a file, by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct FileRecordCounts {
-    /// Records that were written to the file.
+    /// Records that are in the file.
     pub written: u64,
     /// Records that were not written because the queue was full, the disk failed, the gateway
     /// shut down or the writer panicked.
@@ -118,12 +117,12 @@ impl RotatingFile {
         }
     }
 
-    /// The present file, with which another thread can wait until its lines are on the disk.
+    /// The file that is written now. Another thread can sync it to the disk.
     pub fn present(&self) -> Arc<File> {
         self.file.clone()
     }
 
-    /// Writes a value as one line of JSON.
+    /// Appends a value as one line of JSON.
     pub fn write_json(&mut self, value: &impl Serialize) {
         let mut line = sanitize::json(serde_json::to_string(value).unwrap_or_default());
         line.push('\n');

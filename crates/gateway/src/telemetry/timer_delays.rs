@@ -13,7 +13,7 @@ pub struct TimerDelays {
     longest_micros: AtomicU64,
 }
 
-/// Delay of a timer from which the whole process must have stood still.
+/// Delay of a timer above which the whole process must have been stopped.
 const PAUSE: Duration = Duration::from_millis(700);
 
 impl TimerDelays {
@@ -43,7 +43,7 @@ impl TimerDelays {
         Duration::from_micros(self.longest_micros.swap(0, Ordering::Relaxed))
     }
 
-    /// Number of timers that fired.
+    /// Number of timers whose delay was measured.
     pub fn timers(&self) -> u64 {
         self.timers.load(Ordering::Relaxed)
     }

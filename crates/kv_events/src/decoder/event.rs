@@ -76,7 +76,6 @@ const REMOVED_FIELDS: &[Option<Field>] = &[
     Some(Field::Group),
 ];
 
-/// Reads the next event.
 pub(super) fn read<'a>(reader: &mut Reader<'a>) -> Result<KvEvent<'a>, DecodeError> {
     let mut fields = Fields::default();
     let kind = match reader.value()? {
@@ -93,7 +92,6 @@ pub(super) fn read<'a>(reader: &mut Reader<'a>) -> Result<KvEvent<'a>, DecodeErr
 }
 
 impl<'a> Fields<'a> {
-    /// Reads the pairs of a map. Returns the type of the event.
     fn read_map(&mut self, reader: &mut Reader<'a>, count: usize) -> Result<&'a str, DecodeError> {
         let mut kind = None;
         for _ in 0..count {
@@ -114,7 +112,6 @@ impl<'a> Fields<'a> {
         kind.ok_or(DecodeError::WrongType)
     }
 
-    /// Reads the elements of an array. Returns the type of the event.
     fn read_array(
         &mut self,
         reader: &mut Reader<'a>,

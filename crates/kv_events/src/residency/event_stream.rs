@@ -54,7 +54,6 @@ pub struct EventStream {
     last_digest: u64,
     /// Number of the last message that was published, not replayed, on this connection.
     last_published: Option<u64>,
-    /// The state that follows the current replay.
     after_replay: StreamState,
     /// The value of `expected` when the current replay was requested.
     asked_from: Option<u64>,

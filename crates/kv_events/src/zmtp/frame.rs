@@ -121,7 +121,6 @@ impl FrameDecoder {
     }
 }
 
-/// Appends the frames of a message to `out`.
 pub(super) fn write_message(parts: &[&[u8]], out: &mut Vec<u8>) {
     for (index, part) in parts.iter().enumerate() {
         let more = if index + 1 < parts.len() {
@@ -133,7 +132,6 @@ pub(super) fn write_message(parts: &[&[u8]], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the frame of a command to `out`.
 pub(super) fn write_command(name: &str, data: &[u8], out: &mut Vec<u8>) {
     let body = [&[name.len() as u8], name.as_bytes(), data].concat();
     write_frame(FLAG_COMMAND, &body, out);

@@ -45,7 +45,6 @@ enum ChunkState {
 
 /// Greatest length in bytes of the first line of a chunk (size and extensions), and of a trailer section.
 const MAX_CHUNK_LINE_BYTES: usize = 16 << 10;
-/// Greatest number of trailers of a body.
 const MAX_TRAILERS: usize = 64;
 
 impl BodyDecoder {

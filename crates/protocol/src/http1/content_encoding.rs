@@ -240,7 +240,6 @@ impl Portions {
         }
     }
 
-    /// A body that may be read as one portion.
     fn all(body: Bytes) -> Self {
         Self {
             allowed: body.len(),

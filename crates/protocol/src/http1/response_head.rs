@@ -21,7 +21,6 @@ pub struct ResponseHead {
     pub length: usize,
 }
 
-/// Greatest number of headers of a response.
 const MAX_RESPONSE_HEADERS: usize = 256;
 
 /// Whether the last `count` bytes of `bytes` contain the end of a blank line, which ends a head.

@@ -77,7 +77,6 @@ enum ScanState {
     Failed,
 }
 
-/// The scan of one piece of a document.
 struct PieceScan<'a, S, F> {
     scanner: &'a mut JsonScanner,
     paths: &'a PathTable<S>,

@@ -63,7 +63,6 @@ struct FixedPath {
     route: ApiRoute,
 }
 
-/// A path of an inference API.
 const fn post(path: &'static str, api: Api) -> FixedPath {
     FixedPath {
         method: POST,

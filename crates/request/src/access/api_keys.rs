@@ -23,7 +23,6 @@ use tokenweir_protocol::openai::Permissions;
 /// The keys of all tenants, indexed by their digests.
 #[derive(Debug, Default)]
 pub struct ApiKeys {
-    /// The keys by [`KeyDigest::lookup_hash`].
     by_digest: HashMap<u64, Arc<ApiKey>>,
     /// Keys of earlier key files, which are refused: who still uses them is known by name.
     removed: HashMap<u64, Arc<ApiKey>>,
@@ -74,11 +73,9 @@ pub struct Tenant {
     pub continuation: Option<ContinuationMode>,
     /// Caps on each request. `None`: no caps.
     pub caps: Option<RequestCaps>,
-    /// Limits and usage of all keys of the tenant together.
     usage_limiter: Arc<UsageLimiter>,
     /// Limits and usage of each key that has limits of its own, by key name.
     key_usage_limiters: HashMap<Box<str>, Arc<UsageLimiter>>,
-    /// Limits and usage of models.
     model_usage_limiters: Vec<ModelLimiter>,
 }
 

@@ -34,7 +34,6 @@ fn entry(name: &str, key: &str, limits: UsageLimits) -> KeyEntry {
     }
 }
 
-/// A key file with one tenant `a`.
 fn one_tenant_file(limits: UsageLimits, keys: Vec<KeyEntry>) -> KeyFile {
     KeyFile {
         tenants: vec![TenantEntry {

@@ -58,7 +58,6 @@ pub struct StreamSplicer {
     has_reasoning: bool,
     has_other_output: bool,
     is_finished: bool,
-    /// Whether the stream reports usage.
     has_usage: bool,
     /// Whether the event with the usage of the whole stream was read.
     has_last_usage: bool,

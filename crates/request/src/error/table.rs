@@ -20,10 +20,8 @@ pub enum Fault {
     Gateway,
 }
 
-/// One row of the error table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ErrorRow {
-    /// One of [`REASONS`].
     pub(super) reason: &'static str,
     status: u16,
     pub(super) fault: Fault,

@@ -31,7 +31,6 @@ pub struct Exchange {
 
 pub(super) struct ExchangeState {
     pub record: RecordSlot,
-    /// The response of the current attempt.
     pub response: AttemptResponse,
     pub stages: ResponseStages,
     pub policy: StreamPolicy,
@@ -292,7 +291,6 @@ impl Exchange {
                 .is_some_and(|observer| !observer.observed().is_complete)
     }
 
-    /// Whether the stream had its last event.
     pub(super) fn has_last_event(&self) -> bool {
         self.inner.record.timings.terminal.is_some()
     }

@@ -36,7 +36,6 @@ pub struct ResponseObserver {
     keep_alive_events: u64,
     /// Whether the stream had lines that are no part of an event.
     has_unknown_lines: bool,
-    /// Whether one of these lines may be output.
     has_line_output: bool,
     /// Whether the response must have an answer to be complete.
     expects_answer: bool,

@@ -33,7 +33,6 @@ pub trait Continue<B: Body, T> {
     ) -> Poll<Option<B>>;
 }
 
-/// Replaces the body of one response.
 pub(super) struct Replacement<B: Body, T> {
     source: Box<dyn Continue<B, T> + Send>,
     /// The end that is held. `None`: the response has not ended.

@@ -10,7 +10,6 @@ pub struct Digest([u8; 32]);
 /// `Idempotency-Key` that the client chose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RunKey {
-    /// Digest of the identity of the client.
     client: Digest,
     key: Digest,
 }

@@ -30,7 +30,6 @@ pub(super) struct Table {
     pub(super) networks: HashMap<IpAddr, Arc<AtomicCount>>,
 }
 
-/// The runs of one party.
 #[derive(Debug, Default)]
 pub(super) struct RunsOfParty {
     /// Memory of the runs, in bytes.

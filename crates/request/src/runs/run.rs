@@ -73,14 +73,12 @@ pub struct RunHead {
     pub length: Option<u64>,
 }
 
-/// A run.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) key: RunKey,
     pub(super) id: RunId,
     /// The party to which the memory of the run is charged.
     pub(super) party: Party,
-    /// Digest of the request that began the run.
     pub(super) request: Digest,
     pub(super) limits: MemoryLimits,
     pub(super) window: Duration,

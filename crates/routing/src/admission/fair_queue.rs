@@ -60,7 +60,6 @@ impl<K: Ord + Copy> FairQueue<K> {
         keys.into_iter().flatten().copied()
     }
 
-    /// Number of queued requests of a tenant.
     pub(super) fn queued_count(&self, tenant: u64) -> usize {
         self.tenants
             .get(&tenant)

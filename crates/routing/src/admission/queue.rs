@@ -16,7 +16,6 @@ pub struct AdmissionQueue<T> {
     /// Maximum number of queued requests.
     capacity: usize,
     next_id: u64,
-    /// The queued requests by id.
     requests: BTreeMap<u64, QueueEntry<T>>,
     /// The service order within each class, the highest class first.
     classes: Vec<FairQueue<ServiceKey>>,
@@ -44,7 +43,6 @@ struct QueueEntry<T> {
 struct GroupQueue {
     /// Number of waiting requests per class.
     waiting_by_class: Vec<usize>,
-    /// Rate at which requests of the group are granted.
     grant_rate: DecayingRate,
     /// Time since which no backend can serve the group. `None`: a backend can serve the group.
     without_backend_since: Option<Instant>,

@@ -91,7 +91,6 @@ pub struct RejectedRequest<T> {
 #[derive(Debug, Default)]
 pub struct ExhaustedGroups {
     groups: Vec<CapacityGroup>,
-    /// Groups without capacity for requests that have begun.
     for_begun: Vec<CapacityGroup>,
     /// Groups from which the gate admits no further request, or without capacity for one.
     for_gated: Vec<CapacityGroup>,

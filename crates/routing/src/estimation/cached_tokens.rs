@@ -29,7 +29,6 @@ pub struct KnownPrefix {
 
 /// The length of a prompt, and its part that is probably in the cache of one backend.
 pub(super) struct CachedTokens {
-    /// Tokens of the prompt.
     pub(super) prompt: f64,
     pub(super) cached: f64,
     pub(super) cached_blocks: u32,

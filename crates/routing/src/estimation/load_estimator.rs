@@ -55,7 +55,6 @@ pub struct LoadEstimator {
     backlog_tokens: AtomicU64,
     /// Tokens that the requests in flight may hold in the KV cache.
     kv_tokens: AtomicU64,
-    /// Time at which the last request was sent.
     last_sent_at: AtomicF64,
     /// Time at which a pending stream last had output or ended, or at which the backlog began.
     prefill_progress_at: AtomicF64,

@@ -35,7 +35,6 @@ impl Default for PrefillCost {
 }
 
 impl PrefillCost {
-    /// The default cost × `ratio`.
     pub(crate) fn at_ratio(ratio: f64) -> Self {
         let default = Self::default();
         Self {
@@ -44,7 +43,6 @@ impl PrefillCost {
         }
     }
 
-    /// The ratio to the default cost.
     pub(crate) fn ratio(&self) -> f64 {
         self.per_token / Self::default().per_token
     }

@@ -280,7 +280,6 @@ pub(super) struct Parts {
 }
 
 impl Decision<'_> {
-    /// Cost of each candidate.
     pub(super) fn costs(&self) -> impl Iterator<Item = f64> + Clone {
         self.parts.iter().map(|parts| parts.cost)
     }

@@ -24,7 +24,6 @@ const WAYS: usize = 8;
 /// overwritten before its age wraps around.
 const AGE_BITS: u32 = 24;
 const AGE_MASK: u32 = (1 << AGE_BITS) - 1;
-/// Value of an empty slot.
 const EMPTY: u64 = 0;
 /// Minimum and maximum number of slots: 2 KiB to 1 MiB per table.
 const SLOT_COUNT_RANGE: std::ops::RangeInclusive<usize> = 1 << 8..=1 << 17;

@@ -67,7 +67,6 @@ struct BreakerInner {
     consecutive_failures: u32,
     /// Number of successive ejections without a healthy period between them. It determines the ejection time.
     ejections: u32,
-    /// Number of all ejections.
     total_ejections: u64,
     /// When a success or a health check last ended an ejection. `None`: never.
     closed_at: Option<Instant>,
@@ -78,7 +77,6 @@ struct BreakerInner {
 }
 
 named_enum! {
-    /// State of a circuit breaker.
     #[derive(Hash)]
     pub enum BreakerState {
         /// The backend gets requests.
@@ -92,7 +90,6 @@ named_enum! {
     }
 }
 
-/// Maximum duration of an ejection.
 const MAX_EJECTION_TIME: Duration = Duration::from_mins(5);
 /// Time for which an overloaded or paused backend gets no requests, unless the backend states another time.
 const OVERLOAD_BACKOFF: Duration = Duration::from_secs(1);

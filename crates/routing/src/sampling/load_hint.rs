@@ -94,7 +94,6 @@ impl LoadHintTable {
         size_of_val(&*self.0)
     }
 
-    /// Hint of the backend at a position.
     pub(super) fn at(&self, position: usize) -> LoadHint {
         LoadHint(
             self.0

@@ -81,7 +81,6 @@ struct Context {
     session: Option<u64>,
     /// Tokens of the blocks that no other context has.
     own_tokens: u64,
-    /// Tokens of all blocks.
     block_tokens: u64,
     /// Tokens of the prompt after its last block, and of the response.
     other_tokens: u64,
@@ -449,7 +448,6 @@ impl WorkingSet {
         }
     }
 
-    /// Removes an idle context.
     fn remove(&mut self, id: ContextId) {
         let Some(context) = self.contexts.remove(&id) else {
             return;
@@ -504,7 +502,6 @@ impl Context {
         self.idle_since.is_some() && is_next
     }
 
-    /// The tokens that no other context has.
     fn tokens(&self) -> u64 {
         self.own_tokens + self.other_tokens
     }

@@ -52,7 +52,6 @@ impl EngineSpec {
         self.blocks.saturating_mul(self.block_size)
     }
 
-    /// Time of one step that computes `work`.
     pub(super) fn step_duration(&self, work: &BatchWork, random: &mut fastrand::Rng) -> Duration {
         let model = &self.cost_model;
         let memory = self.step_base

@@ -11,7 +11,6 @@ use tokio::net::TcpListener;
 
 use crate::engine::{CacheChange, StoredBlock};
 
-/// Publishes the KV events of one engine.
 #[derive(Debug)]
 pub(crate) struct KvEventPublisher {
     publisher: Publisher,
@@ -52,7 +51,6 @@ impl KvEventPublisher {
         self.ports
     }
 
-    /// The document of `/kv_event_sources`.
     pub(crate) fn sources(&self) -> String {
         let source = json!({
             "enable_kv_cache_events": true,

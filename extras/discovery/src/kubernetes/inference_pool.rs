@@ -14,7 +14,6 @@ use std::collections::VecDeque;
 
 type PodEvents = BoxStream<'static, watcher::Result<Event<Pod>>>;
 
-/// The watches of one `InferencePool` and of its pods.
 struct PoolWatch {
     client: Client,
     namespace: String,

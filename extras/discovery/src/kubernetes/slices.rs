@@ -7,12 +7,10 @@ use kube::runtime::watcher::Event;
 use std::collections::BTreeMap;
 use tokenweir_engine::address::BackendAddress;
 
-/// The `EndpointSlices` of a Service.
 #[derive(Debug)]
 pub(super) struct EndpointSlices {
     /// The configured port of the pods. `None`: the only port of each slice.
     port: Option<PodPort>,
-    /// The pods of each slice, by the name of the slice.
     current: BTreeMap<String, Vec<PodEndpoint>>,
     /// The pods of each slice of a list that is not complete yet. The complete list replaces
     /// `current`.

@@ -17,7 +17,6 @@ pub struct GpuIndex {
     pub instance: Option<u16>,
 }
 
-/// A GPU as it is listed in the configuration.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 enum ListedGpu {

@@ -25,7 +25,6 @@ struct Discovery {
     jwks_uri: String,
 }
 
-/// Timeout of one document.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
 
@@ -52,7 +51,6 @@ impl KeysUrl {
         Ok(Self { address, path })
     }
 
-    /// The URL of the discovery of an issuer.
     pub(crate) fn of_discovery(issuer: &str) -> Result<Self, &'static str> {
         if issuer.contains('?') {
             return Err("an issuer with discovery has no query");
@@ -60,7 +58,6 @@ impl KeysUrl {
         Self::parse(&format!("{}{DISCOVERY_PATH}", issuer.trim_end_matches('/')))
     }
 
-    /// The URL of the keys that the discovery of `issuer` states.
     pub(super) async fn discover(&self, client: &HttpClient, issuer: &str) -> Result<Self, String> {
         let document = self.read(client).await?;
         let found: Discovery = serde_json::from_slice(&document)

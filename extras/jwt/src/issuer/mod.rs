@@ -29,7 +29,6 @@ use tokio::time::timeout_at;
 /// Reads the keys of one issuer of tokens (`jwt`).
 pub const TASK: BackgroundTask = BackgroundTask::new("issuer_keys");
 
-/// An issuer of tokens.
 pub(super) struct Issuer {
     /// The claim `iss` of its tokens.
     pub(super) name: String,
@@ -46,11 +45,8 @@ pub(super) struct Issuer {
 /// Where the keys of an issuer come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum KeySource {
-    /// A file.
     File(PathBuf),
-    /// A URL.
     Url(KeysUrl),
-    /// The URL of a discovery.
     Discovery(KeysUrl),
 }
 

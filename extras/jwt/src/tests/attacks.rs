@@ -17,7 +17,6 @@ struct Attack {
     expected: Option<Refusal>,
 }
 
-/// The signers of the issuer, and a signer of the attacker.
 struct Signers {
     rsa: Signer,
     ec: Signer,
@@ -188,7 +187,6 @@ fn change(members: &Value, line: &str) -> String {
     format!("{{{}}}", texts.join(","))
 }
 
-/// The attacks of a table. `make`: makes the token of a line.
 fn table(lines: &'static str, make: impl Fn(&str) -> String) -> Vec<Attack> {
     let attack_of = |line: &'static str| {
         let (reason, change) = line.split_once(' ').unwrap();

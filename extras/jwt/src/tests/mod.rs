@@ -51,7 +51,6 @@ fn claims_with(changes: &Value) -> Value {
     claims
 }
 
-/// The settings of an issuer with keys in this file.
 fn settings(file: &std::path::Path) -> JwtIssuerConfig {
     let text = json!({ "issuer": ISSUER, "audiences": ["tokenweir"], "jwks_file": file });
     serde_json::from_value(text).unwrap()
@@ -105,7 +104,6 @@ impl World {
         self.verifier.check(token, &self.keys, at(now))
     }
 
-    /// The key of a valid token.
     fn accept(&self, token: &str) -> Arc<ApiKey> {
         self.check(token.as_bytes()).unwrap().unwrap()
     }

@@ -22,7 +22,6 @@ use tokio::time::sleep;
 #[derive(Clone)]
 enum Reply {
     Document(Value),
-    /// A response as it is.
     Raw(String),
     /// The connection is refused.
     Away,

@@ -43,7 +43,6 @@ struct PublisherFinder {
 }
 
 impl BackendDriver for KvEventsOption {
-    /// Starts the learner.
     fn start(&self, _: &Arc<BackendPool>) -> Option<SupervisedTask> {
         self.0.get().map(start_learner)
     }

@@ -56,7 +56,6 @@ impl Sealer {
     }
 }
 
-/// The nonce of the message with this sequence number.
 pub(crate) fn nonce(sequence: u64) -> Nonce {
     let mut nonce = [0; 12];
     nonce[4..].copy_from_slice(&sequence.to_be_bytes());

@@ -14,7 +14,6 @@ pub(super) struct MemoryBudget {
     pub(super) kv_tokens: u64,
     /// Number of tokens per block of the KV cache.
     pub(super) block_tokens: u64,
-    /// The calculation, as lines of the report.
     pub(super) lines: Vec<TuneReportLine>,
 }
 

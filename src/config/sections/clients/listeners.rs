@@ -17,7 +17,6 @@ pub struct ListenAddress(
 );
 
 impl Default for ListenAddress {
-    /// The default of `listen`.
     fn default() -> Self {
         Self((Ipv4Addr::LOCALHOST, 8080).into())
     }
@@ -37,7 +36,6 @@ impl Deref for ListenAddress {
     }
 }
 
-/// Reads the address of a listener.
 fn read_socket<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
     parse_listen_address(&String::deserialize(from)?).map_err(D::Error::custom)
 }

@@ -7,9 +7,7 @@ use tokenweir_settings::{
     CheckResult, ConfigSection, KnownBackends, RuleViolation, require, share, violation_at,
 };
 
-/// Maximum number of `models`.
 const MAX_MODEL_NAMES: usize = 100;
-/// Maximum number of versions of a model.
 const MAX_VERSIONS: usize = 10;
 /// Maximum weight of a version.
 const MAX_WEIGHT: u32 = 1_000_000;

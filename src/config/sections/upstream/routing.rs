@@ -19,7 +19,6 @@ settings! {
     }
 }
 
-/// Maximum of `routing.decision_log_size`.
 const MAX_DECISION_LOG_SIZE: usize = 16_384;
 
 impl RoutingConfig {

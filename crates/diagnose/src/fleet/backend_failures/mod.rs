@@ -48,7 +48,6 @@ const EQUAL_SHARE: f64 = 0.02;
 pub(super) const PROXY_REMEDY: &str = "Read the log of the proxy in front of the engines: its limit of the body (413), its rules (403), its rate limit \
                                        (429), its routes and redirects (3xx, 404), or the engines that it reaches (5xx).";
 
-/// The remedy for refusals of a rate limit.
 pub(super) const RATE_LIMIT_REMEDY: &str =
     "Find the rate limit in front of the backend, or of its server, and raise it for the gateway.";
 
@@ -72,13 +71,11 @@ pub(super) static BACKEND_FAILING: DiagnosisRule = DiagnosisRule {
 #[derive(Debug, Default)]
 pub(super) struct BackendFailures {
     backends: HashMap<BackendId, BackendAttempts>,
-    /// Time of the last attempt at any backend.
     last_attempt_at: Option<Instant>,
     /// The backends whose failures a setting of the gateway causes.
     excused: Vec<String>,
 }
 
-/// The attempts at one backend.
 #[derive(Debug, Default)]
 struct BackendAttempts {
     /// The attempts of the last five minutes, with one entry for each evaluation with attempts, the oldest
@@ -359,7 +356,6 @@ impl AttemptCounts {
         }
     }
 
-    /// Number of failed attempts.
     fn failed(&self) -> u64 {
         self.failures.iter().map(|failure| failure.count).sum()
     }

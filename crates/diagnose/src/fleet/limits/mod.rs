@@ -55,7 +55,6 @@ pub(super) struct GatewayLimits {
     recent: Recent<BTreeMap<&'static str, u64>>,
     /// What the last evaluation that found the condition found.
     found: Option<Finding>,
-    /// The number of refused connections.
     refused_connections: CountGrowth,
 }
 
@@ -151,7 +150,6 @@ impl GatewayLimits {
         Some(most.0)
     }
 
-    /// The verdict about refused connections.
     fn refused_connections(&mut self, fleet: &FleetObservation, now: Instant) -> Option<Verdict> {
         let count = fleet.gateway.refused_connections;
         if !self

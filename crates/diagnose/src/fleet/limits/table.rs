@@ -155,7 +155,6 @@ pub(super) static LIMITS: [GatewayLimit; 13] = [
 ];
 
 impl GatewayLimit {
-    /// The name of a limit without a setting.
     pub(super) fn name_without_setting(&self) -> &'static str {
         match self.kind {
             LimitKind::Client => "a limit of the tenant or of the key",

@@ -85,7 +85,6 @@ pub(in crate::rules) fn late_pages(evaluation: &Evaluation<'_>) -> Option<PagePl
     }
 }
 
-/// The times of new connections in a window.
 struct Connects {
     count: f64,
     seconds: f64,
@@ -193,7 +192,6 @@ fn is_buffered(window: &StepWindow<'_>) -> bool {
     buffered.is_some_and(|share| share >= BUFFERED_SHARE)
 }
 
-/// Adds the cause of the lag to the match.
 pub(super) fn explained(mut found: RuleMatch, evaluation: &Evaluation<'_>, lag: f64) -> RuleMatch {
     if is_buffered(&evaluation.recent) {
         found.signals += 1;

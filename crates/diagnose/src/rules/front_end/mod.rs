@@ -104,7 +104,6 @@ fn has_ended(recent: StepWindow<'_>, min_count: f64) -> bool {
     }
 }
 
-/// The match with its evidence, the lag first.
 fn with_evidence(evaluation: &Evaluation<'_>, window: StepWindow<'_>, lag: f64) -> RuleMatch {
     let in_engine = window.get(WindowMeasure::Running).unwrap_or(0.0)
         + window.get(WindowMeasure::Waiting).unwrap_or(0.0);

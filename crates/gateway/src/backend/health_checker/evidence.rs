@@ -18,7 +18,6 @@ use tokenweir_net::page_fetcher::FetchError;
 /// The result of a health check.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HealthAnswer {
-    /// The backend is healthy.
     Healthy,
     /// No process accepts connections. The text is the error.
     Refused(String),

@@ -8,7 +8,6 @@ use std::time::Duration;
 pub(super) struct BackendActivity {
     /// Number of requests of this gateway in flight on the backend.
     pub(super) in_flight: u32,
-    /// Whether requests wait in the engine of the backend.
     pub(super) has_waiting_requests: bool,
     /// KV cache usage of the backend, from 0 to 1.
     pub(super) kv_usage: f64,

@@ -24,11 +24,10 @@ pub struct BegunStream {
     pub requirements: OwnedRequirements,
 }
 
-/// The wait for a backend that continues a stream.
 pub struct BegunWait {
-    /// The requirements of the stream.
+    /// What the stream needs of another backend.
     pub stream: Arc<BegunStream>,
-    /// The backends that failed the stream.
+    /// Backends that have failed this stream.
     pub excluded: Vec<Arc<Backend>>,
     /// Pause before the first try, to spare a busy backend.
     pub pause: Duration,

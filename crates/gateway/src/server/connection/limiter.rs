@@ -53,7 +53,6 @@ pub(crate) struct ConnectionPermit {
     client: Arc<ClientUsage>,
     /// The requests of the connection, and the signal to close it.
     pub activity: Arc<ConnectionActivity>,
-    /// The file descriptor of the connection.
     _descriptor: FileDescriptorPermit,
 }
 

@@ -31,7 +31,6 @@ pub struct GenerationParameters {
     pub previous_response: Option<Box<str>>,
 }
 
-/// A field of [`GenerationParameters`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GenerationParameter {
     Temperature,
@@ -51,7 +50,6 @@ const MAX_STOP_SEQUENCES: usize = 16;
 /// Length in bytes to which a stop sequence is cut.
 const MAX_STOP_SEQUENCE_BYTES: usize = 256;
 
-/// The known values of `reasoning_effort`.
 const REASONING_EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
 impl GenerationParameters {

@@ -23,7 +23,6 @@ pub struct IdentityFields {
     pub messages: u64,
 }
 
-/// A field of [`IdentityFields`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IdentityField {
     User,

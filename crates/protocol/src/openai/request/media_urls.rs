@@ -36,7 +36,6 @@ pub fn has_url_member(body: &[u8]) -> bool {
     memchr_iter(b'_', searched).any(is_end)
 }
 
-/// Whether a value is a URL, or an object with a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// The value contains no URL that engines fetch.

@@ -89,7 +89,6 @@ impl PromptSpans {
     }
 }
 
-/// Whether a message has the role `user`.
 fn is_of_user(message: &[u8]) -> bool {
     let mut is_user = false;
     visit_members(message, |member| {

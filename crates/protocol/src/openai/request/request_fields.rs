@@ -93,11 +93,8 @@ enum RequestField {
     Store,
     Background,
     Parameter(GenerationParameter),
-    /// A field of [`IdentityFields`].
     Identity(IdentityField),
-    /// An element of `messages`.
     Message,
-    /// A field of [`engine_control::FIELDS`].
     Control,
 }
 
@@ -346,7 +343,6 @@ struct FieldParser {
     stream_options: StreamOptions,
     /// Whether the body has `stream_options.continuous_usage_stats`.
     has_continuous_usage: bool,
-    /// The first error in the body.
     error: Option<RequestBodyError>,
 }
 

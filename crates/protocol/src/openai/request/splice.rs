@@ -30,7 +30,6 @@ pub enum ModelSpan {
 /// offsets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum StreamOptions {
-    /// The body has no `stream_options`.
     #[default]
     Absent,
     /// The value is a `null` that ends at this offset.

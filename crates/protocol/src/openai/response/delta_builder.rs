@@ -15,7 +15,6 @@ pub(super) struct DeltaBuilder {
     /// The content of the event that was read so far.
     delta: Delta,
     current_choice: ChoiceDelta,
-    /// Number of choices in the event.
     choice_count: u32,
     /// Whether the event has a `choices` array, which may be empty.
     has_choices: bool,

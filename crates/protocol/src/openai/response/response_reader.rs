@@ -27,13 +27,11 @@ pub struct ResponseReader {
     summary: ResponseSummary,
     /// The usage of the current event, if the caller removed the usage from the data.
     extracted_usage: Option<Usage>,
-    /// Whether an event of the response had output.
     has_output: bool,
     /// Whether the response has an answer so far: output, a finish reason, or an error.
     has_answer: bool,
     /// Whether an event had plain text instead of JSON.
     has_text_event: bool,
-    /// The first texts of the response.
     sample: TextSample,
 }
 

@@ -20,7 +20,6 @@ pub struct ResponseSummary {
     pub(super) phrases: Option<Arc<PhraseMatcher>>,
     /// The captured text of the first choice. `None`: no text is captured.
     pub(super) text: Option<TextExcerpt>,
-    /// The choices, by index.
     choices: Vec<ChoiceState>,
     /// Index and finish reason of each choice in the current event, and whether the choice has a role. They are
     /// committed when the event is complete.
@@ -31,7 +30,6 @@ pub struct ResponseSummary {
 pub(super) struct ChoiceState {
     /// The finish reason. `None`: the choice has not ended.
     pub finish: Option<FinishReason>,
-    /// Whether an event of the choice had a role.
     has_role: bool,
     /// Output tokens so far. 0: the backend does not report usage with every event.
     output_tokens: u64,

@@ -21,7 +21,6 @@ pub struct TextSample {
     answer_start: Option<u8>,
 }
 
-/// Number of pieces that the sample compares.
 const MAX_PIECES: u8 = 32;
 /// Number of bytes of a piece that the sample counts. Further bytes are ignored.
 const MAX_PIECE_BYTES: usize = 512;

@@ -52,7 +52,6 @@ pub(super) enum Holder {
     Parameters,
 }
 
-/// A number in a body.
 #[derive(Debug)]
 pub(super) struct StatedSize {
     pub field: &'static str,

@@ -24,7 +24,6 @@ pub(crate) struct UsageLimiter {
     has_quotas: bool,
 }
 
-/// A limiter with its usage locked.
 struct LockedLimiter<'a> {
     limiter: &'a UsageLimiter,
     meter: MutexGuard<'a, UsageMeter>,
@@ -143,7 +142,6 @@ impl UsageLimiter {
         })
     }
 
-    /// The subject, if it has quotas.
     pub(crate) fn subject_with_quotas(&self) -> Option<&Arc<SubjectUsage>> {
         self.has_quotas.then_some(&self.subject)
     }

@@ -74,7 +74,6 @@ const TOKEN_LIMIT_HEADERS: [HeaderName; 3] = [
 ];
 
 impl UsageLimits {
-    /// The quotas for these limits, without usage.
     pub(super) fn quotas(&self, scope: QuotaScope) -> Vec<Quota> {
         use QuotaPeriod::{Day, Minute, Month, Unbounded};
         use QuotaUnit::{OpenRequests, Requests, Tokens};
@@ -101,7 +100,6 @@ impl UsageLimits {
             .collect()
     }
 
-    /// Whether one of the limits counts tokens.
     pub(in crate::access) fn count_tokens(&self) -> bool {
         self.tokens_per_minute.is_some()
             || self.tokens_per_day.is_some()

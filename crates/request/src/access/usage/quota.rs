@@ -48,7 +48,6 @@ pub struct Quota {
     pub period: QuotaPeriod,
     /// The limit of all gateways together.
     pub limit: u64,
-    /// The number of the current period.
     number: u64,
     /// The first millisecond of the current period.
     begins_at: u64,
@@ -62,7 +61,6 @@ pub struct Quota {
     used_before: u64,
     /// The grant of the current period. `None`: the store has granted nothing.
     grant: Option<Grant>,
-    /// The number and the grant of the next period.
     next: Option<(u64, Grant)>,
     rate: UsageRate,
     /// Whether a request has asked for the quota since the last claim.
@@ -242,7 +240,6 @@ impl Quota {
         self.limit.saturating_sub(used)
     }
 
-    /// Time from `now` to the end of the period.
     pub(super) fn time_to_end(&self, now: u64) -> Duration {
         Duration::from_millis(self.ends_at.saturating_sub(now))
     }

@@ -18,7 +18,6 @@ pub struct SubjectUsage {
     pub(super) meter: Mutex<UsageMeter>,
 }
 
-/// The usage of a subject, by limit.
 #[derive(Debug, Default)]
 pub(super) struct UsageMeter {
     requests: LeakyBucket,
@@ -51,7 +50,6 @@ pub(super) struct ExceededLimit {
 const CONCURRENCY_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl SubjectUsage {
-    /// A subject without usage.
     pub(in crate::access) fn new(name: String) -> Self {
         Self {
             name: name.into(),
@@ -177,7 +175,6 @@ impl UsageMeter {
             .max_by_key(|exceeded| exceeded.retry_after)
     }
 
-    /// Counts the start of a request.
     pub(super) fn count_request(&mut self, counted_as: CountedAs) {
         let opened = u32::from(counted_as == CountedAs::Request);
         self.requests.used += 1.0;

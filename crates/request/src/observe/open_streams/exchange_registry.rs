@@ -70,9 +70,7 @@ pub struct StreamEntry(TableEntry<StreamActivity>);
 /// Counts an exchange as open until the guard is dropped.
 pub struct InFlightGuard {
     registry: Arc<ExchangeRegistry>,
-    /// The settings at the start of the exchange.
     pub(in crate::observe) settings: Arc<ObservationSettings>,
-    /// The slot of the request in the registry.
     slot: usize,
 }
 

@@ -27,7 +27,6 @@ impl OpenRequests {
         slot
     }
 
-    /// Removes the request of a slot.
     pub(super) fn remove(&self, slot: usize) {
         let mut slots = lock(&self.0);
         slots.started[slot] = None;

@@ -15,7 +15,6 @@ pub(super) struct FirstOutputWait {
     /// before it computes anything. In this time the network transfers the request, and the API
     /// server of the engine reads the prompt.
     pub(super) front_end: Duration,
-    /// Time in the queue of the engine.
     pub(super) queue: Duration,
     pub(super) prefill: Duration,
     /// Time that no other part explains: an engine or host without progress, the network on the way back to the
@@ -37,7 +36,6 @@ pub(super) enum Accuracy {
     /// Nothing is known.
     #[default]
     Unknown,
-    /// The gateway estimated the time.
     Estimated,
     /// The engine reported the time for this request.
     Measured,
@@ -199,7 +197,6 @@ impl RequestRecord {
 /// Prefill times of a prompt, predicted from the estimated prefill speed of the backend.
 #[derive(Default)]
 struct PredictedPrefill {
-    /// Prefill time of the prompt.
     prompt: Duration,
     /// Share of the wait in which the engine computed earlier prompts. It excludes the batch in progress at the
     /// arrival of the request, and the batch of this prompt.

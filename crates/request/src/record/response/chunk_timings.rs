@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 pub struct ChunkTimings {
     /// Milliseconds from the request head to every [`ChunkTimings::stride`]-th chunk.
     samples: [u32; SAMPLES],
-    /// Number of samples.
     sampled: u8,
     /// Binary logarithm of the stride.
     stride_log2: u8,

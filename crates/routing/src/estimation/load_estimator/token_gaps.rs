@@ -9,7 +9,6 @@ use tokenweir_protocol::mutex::lock;
 /// The recent gaps between tokens.
 #[derive(Debug, Default)]
 pub(super) struct TokenGaps {
-    /// The present value of [`TokenGaps::slowed_mean`].
     slowed_mean: AtomicF64,
     sums: Mutex<GapSums>,
 }

@@ -409,7 +409,6 @@ struct Simulation {
     set: WorkingSet,
     queue: AdmissionQueue<Waiting>,
     agents: Vec<Agent>,
-    /// The prompt of each agent, and its name.
     prompts: Vec<Arc<PromptFingerprint>>,
     names: Vec<Option<u64>>,
     /// Number of restarts of the option.

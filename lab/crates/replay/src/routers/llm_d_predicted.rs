@@ -74,9 +74,7 @@ const SECOND_AFFINITY_SHARE: f64 = 0.80;
 const MAX_TTFT_PENALTY: f64 = 18.0;
 /// Share of the decisions that use backends that miss an objective, although other backends meet it.
 const EXPLORATION_SHARE: f64 = 0.01;
-/// Weight of the headroom of TTFT.
 const TTFT_WEIGHT: f64 = 0.8;
-/// Weight of the headroom of TPOT.
 const TPOT_WEIGHT: f64 = 0.2;
 /// Scores are rounded to a multiple of 1 ÷ this number.
 const SCORE_STEPS: f64 = 100.0;

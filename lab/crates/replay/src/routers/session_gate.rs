@@ -19,14 +19,11 @@
 use crate::trace::TraceRequest;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A turn that a gate may hold.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Turn {
     /// Number of the request in the trace.
     pub(crate) number: usize,
-    /// The session of the request.
     pub(crate) session: usize,
-    /// Number of prompt tokens.
     pub(crate) tokens: f64,
     /// Time of arrival in seconds.
     pub(crate) arrived: f64,
@@ -47,7 +44,6 @@ pub(crate) enum GateRule {
     Dynamo,
 }
 
-/// The gate of a gateway.
 #[derive(Debug)]
 pub(crate) struct SessionGate {
     rule: GateRule,
@@ -145,7 +141,6 @@ impl SessionGate {
         self.waiting.is_empty()
     }
 
-    /// The rule of the gate.
     pub(crate) const fn rule(&self) -> GateRule {
         self.rule
     }
@@ -429,7 +424,6 @@ mod tests {
         gate.end(&session_turn(session, false), tokens, now);
     }
 
-    /// The numbers of the turns that a gate releases at this time.
     fn released(gate: &mut SessionGate, now: f64) -> Vec<usize> {
         std::iter::from_fn(|| gate.release(now))
             .map(|turn| turn.number)

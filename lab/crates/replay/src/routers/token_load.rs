@@ -41,7 +41,6 @@ const AFFINITY_SHARE: f64 = 0.8;
 const AFFINITY_PENALTY_TOKENS: f64 = 18.0 * 15_928.0;
 /// Tokens in flight that count as a full backlog in `backlog_and_share`.
 const FULL_BACKLOG_TOKENS: f64 = 65_536.0;
-/// Weight of the backlog in `backlog_and_share`.
 const BACKLOG_WEIGHT: f64 = 2.0;
 /// Weight of the cached share in `backlog_and_share`.
 const SHARE_WEIGHT: f64 = 1.5;

@@ -40,7 +40,6 @@ pub(super) struct SimulatedGateway {
     pub(super) queue: AdmissionQueue<QueuedArrival>,
 }
 
-/// The health of a backend as one gateway knows it.
 pub(super) struct BackendHealth {
     pub(super) is_down: bool,
     /// The circuit breaker. After a restart of the backend, it lets through a growing share of requests (slow

@@ -109,7 +109,6 @@ impl Simulation<'_> {
     }
 }
 
-/// A request as a turn.
 fn turn(job: &TraceRequest) -> Turn<'_> {
     Turn {
         prompt: &job.prompt,

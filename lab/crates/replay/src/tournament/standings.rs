@@ -32,7 +32,6 @@ pub struct Standing {
     pub fairness: f64,
 }
 
-/// Number of resamples of a bootstrap.
 const BOOTSTRAP_SAMPLES: usize = 2_000;
 
 /// The standings of the routers, sorted by mean goodput, the best first. The first router of `kinds` is the

@@ -19,12 +19,10 @@ struct DrawnSessions {
     adapters: u32,
 }
 
-/// Texts that prompts share.
 struct SharedTexts {
     /// Identity of the level.
     kind: u64,
     count: u32,
-    /// Median number of tokens of a text.
     tokens: f64,
 }
 
@@ -41,7 +39,6 @@ const ADAPTER_KIND: u64 = 30;
 const SIGMA: f64 = 0.8;
 
 impl DrawnSessions {
-    /// The traffic with this number.
     fn new(number: u32) -> Self {
         let seed = mix(0x64_72_61_77_6e, u64::from(number));
         let mut random = fastrand::Rng::with_seed(seed);

@@ -87,7 +87,6 @@ impl Family {
     }
 }
 
-/// The fields of a message.
 #[derive(Default)]
 struct Message(Vec<u8>);
 

@@ -98,7 +98,6 @@ struct ExemplarMessage {
     timestamp: Option<TimestampMessage>,
 }
 
-/// The message `google.protobuf.Timestamp`.
 #[derive(Clone, Copy, PartialEq, Message)]
 struct TimestampMessage {
     #[prost(int64, tag = "1")]

@@ -28,10 +28,8 @@ pub(super) struct TailSampler {
     latencies_by_model: Mutex<HashMap<ModelLabel, ModelLatencies>>,
 }
 
-/// The rolling p99 latencies of one model.
 #[derive(Debug, Default)]
 struct ModelLatencies {
-    /// Times to first token of streams.
     first_token: RollingP99,
     /// Durations of the requests with a stream as response.
     stream_duration: RollingP99,

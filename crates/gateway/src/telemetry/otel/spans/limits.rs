@@ -7,14 +7,14 @@
 use opentelemetry::{Array, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::SpanData;
 
-/// Limits of one span.
+/// Limits of one span, from the `OTEL_*` variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpanLimits {
-    /// Maximum number of attributes of the span.
+    /// Maximum number of attributes. Further ones are dropped.
     pub attributes: usize,
-    /// Maximum number of events.
+    /// Maximum number of events. Further ones are dropped.
     pub events: usize,
-    /// Maximum number of links.
+    /// Maximum number of links. Further ones are dropped.
     pub links: usize,
     /// Maximum length of a text value, in characters.
     pub text: usize,
