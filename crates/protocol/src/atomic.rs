@@ -1,18 +1,18 @@
-//! Values with relaxed atomic access.
+//! Atomic values with relaxed ordering, for counters and flags that order no other memory access.
 
 use crate::clock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A `bool` with relaxed atomic access.
+/// A `bool` that threads change without a lock.
 #[derive(Debug, Default)]
 pub struct AtomicFlag(AtomicBool);
 
-/// A count with relaxed atomic access.
+/// A count that threads change without a lock.
 #[derive(Debug, Default)]
 pub struct AtomicCount(AtomicUsize);
 
-/// An `f64` with relaxed atomic access.
+/// An `f64` that threads change without a lock.
 #[derive(Debug, Default)]
 pub struct AtomicF64(AtomicU64);
 
@@ -22,24 +22,24 @@ pub struct AtomicF64(AtomicU64);
 pub struct AtomicInstant(AtomicI64);
 
 impl AtomicFlag {
-    /// Creates a flag with this value.
+    /// A flag that is `true` or `false` at first.
     pub const fn new(value: bool) -> Self {
         Self(AtomicBool::new(value))
     }
 
-    /// Returns the current value.
+    /// Reads the flag.
     #[inline]
     pub fn get(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Replaces the value.
+    /// Overwrites the flag.
     #[inline]
     pub fn set(&self, value: bool) {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Replaces the value. Returns the previous value.
+    /// Overwrites the flag and returns its previous value.
     #[inline]
     pub fn replace(&self, value: bool) -> bool {
         self.0.swap(value, Ordering::Relaxed)
@@ -47,24 +47,24 @@ impl AtomicFlag {
 }
 
 impl AtomicCount {
-    /// Creates a count with this value.
+    /// A count that begins at `count`.
     pub const fn new(count: usize) -> Self {
         Self(AtomicUsize::new(count))
     }
 
-    /// Returns the current count.
+    /// Reads the count.
     #[inline]
     pub fn get(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Replaces the count.
+    /// Overwrites the count.
     #[inline]
     pub fn set(&self, count: usize) {
         self.0.store(count, Ordering::Relaxed);
     }
 
-    /// Adds to the count. Returns the previous count.
+    /// Returns the count before the addition.
     #[inline]
     pub fn add(&self, added: usize) -> usize {
         self.0.fetch_add(added, Ordering::Relaxed)
@@ -78,7 +78,7 @@ impl AtomicCount {
         self.0.fetch_update(relaxed, relaxed, sum).is_ok()
     }
 
-    /// Subtracts from the count.
+    /// Must not subtract more than the count: it would wrap around.
     #[inline]
     pub fn sub(&self, subtracted: usize) {
         self.0.fetch_sub(subtracted, Ordering::Relaxed);
@@ -86,18 +86,18 @@ impl AtomicCount {
 }
 
 impl AtomicF64 {
-    /// Creates a number with this value.
+    /// A number that begins at `value`. NaN: no value yet.
     pub const fn new(value: f64) -> Self {
         Self(AtomicU64::new(value.to_bits()))
     }
 
-    /// Returns the current value.
+    /// Reads the number.
     #[inline]
     pub fn get(&self) -> f64 {
         f64::from_bits(self.0.load(Ordering::Relaxed))
     }
 
-    /// Replaces the value.
+    /// Overwrites the number.
     #[inline]
     pub fn set(&self, value: f64) {
         self.0.store(value.to_bits(), Ordering::Relaxed);

@@ -17,7 +17,7 @@ pub enum BodyDecoder {
     UntilClose,
 }
 
-/// The state of a chunked body.
+/// How far a chunked body has been decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChunkedDecoder {
     state: ChunkState,
@@ -43,7 +43,7 @@ enum ChunkState {
     Complete,
 }
 
-/// Greatest length in bytes of the first line of a chunk (size and extensions), and of a trailer section.
+/// Maximum length in bytes of the first line of a chunk (size and extensions), and of a trailer section.
 const MAX_CHUNK_LINE_BYTES: usize = 16 << 10;
 const MAX_TRAILERS: usize = 64;
 
@@ -64,7 +64,7 @@ impl BodyDecoder {
         Self::Chunked(ChunkedDecoder::new(true))
     }
 
-    /// Whether the body has ended.
+    /// Whether all bytes of the body, with trailers, have arrived.
     pub fn is_complete(&self) -> bool {
         match self {
             Self::Length(remaining) => *remaining == 0,

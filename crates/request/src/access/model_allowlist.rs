@@ -12,7 +12,7 @@ pub struct ModelAllowlist {
 }
 
 impl ModelAllowlist {
-    /// Allows all models.
+    /// A tenant without a list of models.
     pub const ALL: Self = Self {
         tenant: None,
         token: None,

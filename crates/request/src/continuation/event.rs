@@ -15,7 +15,7 @@ pub(super) struct Event {
     /// The array of the token ids of the prompt.
     pub prompt_ids: Option<Range<usize>>,
     pub choices: usize,
-    /// Whether the index of the first choice is not 0.
+    /// Whether the first choice of the event has another index than 0.
     pub is_other_choice: bool,
     /// The array of the token ids of the output.
     pub ids: Option<Range<usize>>,

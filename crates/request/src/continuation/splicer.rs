@@ -141,7 +141,7 @@ impl StreamSplicer {
         if !self.is_passive
             && let Some(charge) = self.charge.take()
         {
-            // This refusal is kept, because the memory limit applies to the whole request.
+            // The refusal is kept, because the memory limit applies to the whole request.
             let refusal = self
                 .refusal
                 .filter(|reason| *reason == ContinuationRefusal::Memory);

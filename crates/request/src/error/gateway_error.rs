@@ -24,13 +24,13 @@ pub enum GatewayError {
     /// The client asks for a WebSocket or another protocol on a path that does not offer it.
     #[error("this path offers no upgrade to another protocol: send a {allow} request over HTTP")]
     UpgradeNotOffered {
-        /// The allowed method.
+        /// The method that the path accepts, for `Allow`.
         allow: &'static str,
     },
     /// The gateway serves the path with another method only.
     #[error("this path allows the method {allow} only")]
     MethodNotAllowed {
-        /// The allowed method.
+        /// The method that the path accepts, for `Allow`.
         allow: &'static str,
     },
     /// The path serves WebSocket only, and the request is no valid opening handshake.
@@ -45,7 +45,7 @@ pub enum GatewayError {
         /// The id that the client sent.
         id: String,
     },
-    /// The body is malformed.
+    /// The body is not one valid JSON object or form.
     #[error("{0}")]
     BadBody(#[from] RequestBodyError),
     /// The head of the request is not valid HTTP.
@@ -76,7 +76,7 @@ pub enum GatewayError {
          of the body; leave that header out"
     )]
     SignedField {
-        /// Name of the field.
+        /// The field that would have to change.
         field: &'static str,
     },
     /// The body has an engine-control field that the client has no permission to use.
@@ -85,7 +85,7 @@ pub enum GatewayError {
          ask the operator of this gateway for the permission `{permission}`"
     )]
     EngineControl {
-        /// Name of the field.
+        /// The engine-control field.
         field: &'static str,
         /// The permission to use the field.
         permission: &'static str,
@@ -93,7 +93,7 @@ pub enum GatewayError {
     /// The request asks for more than the caps of the tenant or of the model allow.
     #[error("`{field}` {problem}")]
     RequestCap {
-        /// Name of the field.
+        /// The field that exceeds a cap.
         field: &'static str,
         /// The problem, as text that follows the name of the field.
         problem: String,
@@ -103,13 +103,13 @@ pub enum GatewayError {
         "the request body cannot be decoded from `{encoding}`; send it with one Content-Encoding (gzip, deflate or zstd) and no digest, or without"
     )]
     EncodedBody {
-        /// The value of `Content-Encoding`.
+        /// The unsupported `Content-Encoding`.
         encoding: String,
     },
     /// The body exceeds `limits.body`.
     #[error("the request body is longer than {limit} bytes, the limit of this gateway")]
     BodyTooLarge {
-        /// The limit, in bytes.
+        /// The value of `limits.body`, in bytes.
         limit: usize,
     },
     /// The body ended before its declared length.
@@ -141,7 +141,7 @@ pub enum GatewayError {
     /// A limit of the tenant or of the API key is reached.
     #[error("the limit of {allowed} {} is reached; retry after {retry_after} s", .limited.as_str())]
     RateLimited {
-        /// The kind of limit.
+        /// Which limit is reached.
         limited: RateLimitKind,
         /// The limit: requests or tokens per minute, day or month, or open requests.
         allowed: u64,
@@ -153,7 +153,7 @@ pub enum GatewayError {
         "the client sent no byte of the request body for {seconds} s, or sent the body too slowly"
     )]
     BodyTimeout {
-        /// The limit, in seconds.
+        /// The timeout in seconds.
         seconds: u64,
     },
     /// The IP address of the client has reached its limit of open requests.
@@ -236,7 +236,7 @@ pub enum GatewayError {
     /// The backend sent no response head before the timeout.
     #[error("the backend sent no response head within {seconds} s")]
     ResponseHeadTimeout {
-        /// The limit, in seconds.
+        /// The timeout in seconds.
         seconds: u64,
     },
     /// The response of the backend had no output before the timeout.
@@ -270,7 +270,7 @@ pub enum GatewayError {
 pub struct StartError {
     /// The reason, which has a row in the table of errors.
     pub reason: &'static str,
-    /// The text.
+    /// The message for the client.
     pub message: &'static str,
     /// Whether the cause is a conflict with open requests, which may end soon.
     pub is_conflict: bool,

@@ -20,12 +20,12 @@ use tokenweir_protocol::http1::content_encoding::ContentEncoding;
 use tokenweir_protocol::http1::websocket;
 
 impl GatewayError {
-    /// The status of the response.
+    /// The HTTP status, from the table of errors.
     pub fn status(&self) -> StatusCode {
         self.row().status()
     }
 
-    /// The party at fault.
+    /// Who caused the error: client, backend or neither.
     pub fn fault(&self) -> Fault {
         self.row().fault
     }

@@ -13,7 +13,7 @@ pub enum Fault {
     /// The client is at fault: the request cannot succeed unchanged, or it exceeds a limit of the
     /// client.
     Client,
-    /// A backend is at fault.
+    /// A backend caused the error.
     Backend,
     /// Neither the client nor a single backend is at fault. The gateway or all backends lack capacity, or the
     /// gateway has a defect.

@@ -23,8 +23,8 @@ use tokenweir_protocol::atomic::AtomicCount;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::Api;
 
-/// The owner of the record of one request. When the exchange is dropped, it completes the record
-/// and passes the record to the receiver.
+/// The owner of the record of one request. When the exchange is dropped, it completes the record and passes it
+/// to the sinks.
 pub struct Exchange {
     pub(super) inner: Box<ExchangeState>,
 }
@@ -155,7 +155,7 @@ impl Exchange {
         self.may_shorten_frames() || (may_add_bytes && self.inner.response.entry.is_some())
     }
 
-    /// Records the backend that the request is sent to.
+    /// Stores the backend, to which the exchange reports gaps, stalls and the first output.
     pub fn on_request_sent(&mut self, backend: Arc<dyn BackendMonitor>) {
         self.inner.response.backend = Some(backend);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Summary of the events that one chunk completed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChunkSummary {
-    /// Number of events with output.
+    /// Events that contain output.
     pub outputs: u32,
     /// The longest time from the previous output of the same choice to an event of the chunk. `None`: not
     /// measured.

@@ -15,7 +15,8 @@ pub struct Interrupted {
     pub cause: InterruptionCause,
     /// Whether the response ends if no other backend continues it. If false, its backend may continue it.
     pub is_final: bool,
-    /// Whether the backend ended its body as HTTP requires. If the process dies, the connection breaks instead.
+    /// Whether the backend ended its body as HTTP requires. If the process of the backend dies, the connection
+    /// breaks instead.
     pub ended_in_order: bool,
 }
 

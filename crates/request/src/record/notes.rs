@@ -6,9 +6,9 @@ use std::any::Any;
 use std::fmt::{self, Debug, Display};
 use std::time::Instant;
 
-/// The note of one option in the record of a request. Each method except the copy has a default.
+/// The note of one option in the record of a request. Each method except `copy` has a default.
 pub trait RecordNote: Any + Debug + Send + Sync {
-    /// A copy of the present state.
+    /// Clones the note for a copy of the record.
     fn copy(&self) -> Box<dyn RecordNote>;
 
     /// The field that follows the field `_after` in an access log line. `None`: no field.
@@ -61,20 +61,20 @@ pub enum LogPlace {
 /// A field of a log line, or an attribute of a span.
 #[derive(Debug, Clone)]
 pub struct NoteAttribute {
-    /// The name.
+    /// The name of the field or attribute.
     pub name: &'static str,
-    /// The value.
+    /// Its value.
     pub value: NoteValue,
 }
 
-/// An event of a span.
+/// An event of a span, with the time at which it happened.
 #[derive(Debug, Clone)]
 pub struct NoteEvent {
-    /// The name.
+    /// The name in traces.
     pub name: &'static str,
     /// Time of the event.
     pub at: Instant,
-    /// The attributes of the event.
+    /// Further data of the event.
     pub attributes: Vec<NoteAttribute>,
 }
 

@@ -33,7 +33,7 @@ named_enum! {
 /// The duration of one phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PhaseDuration {
-    /// The phase.
+    /// Which phase.
     pub phase: RequestPhase,
     /// Duration of the phase.
     pub took: Duration,

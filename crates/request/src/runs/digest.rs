@@ -2,7 +2,7 @@
 
 use ring::digest::{Context, SHA256};
 
-/// A digest of a list of values.
+/// SHA-256 over a list of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest([u8; 32]);
 

@@ -44,7 +44,7 @@ enum Line {
 }
 
 impl RunId {
-    /// The id of a run that begins. `random`: a random number.
+    /// An id for a new run, from a random number.
     pub const fn new(random: u64) -> Self {
         Self(random)
     }

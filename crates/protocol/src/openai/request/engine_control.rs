@@ -21,7 +21,7 @@ named_enum! {
     pub enum Permission {
         /// `kv_transfer_params`, and the fields of SGLang and TensorRT-LLM for KV cache transfer.
         KvTransfer = "kv_transfer",
-        /// `ec_transfer_params`.
+        /// `ec_transfer_params`: encoder caches of other hosts.
         EcTransfer = "ec_transfer",
         /// `vllm_xargs`: parameters of plugins of the engine.
         Xargs = "xargs",
@@ -29,7 +29,7 @@ named_enum! {
         KvCacheReport = "kv_cache_report",
         /// `session_id` and `X-Session-ID`: the name of the session in KV events.
         SessionId = "session_id",
-        /// `priority` and `X-Vllm-Priority`.
+        /// `priority` and `X-Vllm-Priority`: the position in the engine's queue.
         Priority = "priority",
         /// A `cache_salt` of the client. It is forwarded unchanged even if
         /// `access.cache_salt_secret` is set.
@@ -39,9 +39,9 @@ named_enum! {
         /// `request_id` of a Responses request: an id of the stored response that the client
         /// selects.
         RequestId = "request_id",
-        /// `chat_template`.
+        /// `chat_template`: a program that builds the prompt.
         ChatTemplate = "chat_template",
-        /// `prompt_embeds`.
+        /// `prompt_embeds`: a prompt that the gateway cannot read.
         PromptEmbeds = "prompt_embeds",
         /// LoRA adapters selected by a field other than `model`.
         Lora = "lora",
@@ -49,12 +49,12 @@ named_enum! {
         RoutingHeaders = "routing_headers",
         /// Stored responses whose creation this gateway did not see, so that it does not know their tenant.
         StoredResponses = "stored_responses",
-        /// Requests that go on while their client is away (`streams.resume`).
+        /// Requests that continue while their client is disconnected (`streams.resume`).
         Resume = "resume",
     }
 }
 
-/// A set of permissions.
+/// A set of permissions, one bit each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Permissions(u16);
 
@@ -81,7 +81,7 @@ pub struct EngineControl {
     pub action: ControlAction,
     /// The only API in which the field has an effect. `None`: the field has an effect in every API.
     pub api: Option<Api>,
-    /// The effect on the engine, for the documentation.
+    /// The effect on the engine, for the security guide.
     pub effect: &'static str,
 }
 
@@ -95,10 +95,10 @@ pub struct UsedControl {
     pub text: Option<Range<usize>>,
 }
 
-/// An edit of one field of a body.
+/// A change of one field of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldEdit {
-    /// Name of the edited field.
+    /// The field that is removed or set.
     pub field: &'static str,
     /// The replacement of the value of the field in the bytes of the body.
     pub splice: Splice,
@@ -349,7 +349,7 @@ pub fn supports_cache_salt(api: Option<Api>, path: &str) -> bool {
 }
 
 impl Permissions {
-    /// The set of the permissions in a list.
+    /// Collects the permissions of a list.
     pub fn new(list: &[Permission]) -> Self {
         Self(
             list.iter()
@@ -357,7 +357,7 @@ impl Permissions {
         )
     }
 
-    /// Whether the set has this permission.
+    /// Whether the client may use the field of this permission.
     pub const fn allow(self, permission: Permission) -> bool {
         self.0 & 1 << permission as u16 != 0
     }

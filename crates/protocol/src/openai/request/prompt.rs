@@ -72,7 +72,7 @@ impl PromptSpans {
         self.clone()
     }
 
-    /// Whether the request has tools.
+    /// Whether the list `tools` has an element.
     pub fn has_tools(&self) -> bool {
         // An empty array has two bytes.
         self.span(PromptPart::Tools).len() > 2

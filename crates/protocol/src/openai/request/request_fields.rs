@@ -59,7 +59,7 @@ pub struct RequestFields {
 /// Position of the value of `cache_salt` in a body. The salt itself is in [`PromptSpans::salt`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum CacheSaltSpan {
-    /// The body has no `cache_salt`.
+    /// The field `cache_salt` is missing.
     #[default]
     Absent,
     /// The byte range of a string with its quotes, or of a `null`.

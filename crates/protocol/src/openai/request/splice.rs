@@ -22,7 +22,7 @@ pub struct Splice {
 pub enum ModelSpan {
     /// A JSON string, with its quotes.
     Json(Range<usize>),
-    /// The value of a form field.
+    /// The bytes of a form value.
     Form(Range<usize>),
 }
 

@@ -50,7 +50,7 @@ enum EventState {
 const DONE_MARKER: &[u8] = b"[DONE]";
 
 impl ResponseReader {
-    /// A parser for one response of `api`.
+    /// A reader before the first byte of a response of `api`.
     pub fn new(api: Api) -> Self {
         Self {
             schema: shapes::response_schema(api),
@@ -166,7 +166,7 @@ impl ResponseReader {
         delta
     }
 
-    /// The sample of the first texts of the response.
+    /// Hashes and counts of the first pieces of text, to detect damaged output.
     pub fn text_sample(&self) -> TextSample {
         self.sample
     }

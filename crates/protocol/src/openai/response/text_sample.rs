@@ -33,7 +33,7 @@ const FNV_PRIME: u32 = 0x0100_0193;
 const ESCAPE_BYTES: usize = 6;
 
 impl TextSample {
-    /// Number of pieces that the sample compares.
+    /// Number of pieces that a full sample has.
     pub const PIECES: f64 = MAX_PIECES as f64;
 
     /// Whether the sample still accepts pieces.

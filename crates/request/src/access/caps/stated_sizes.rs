@@ -24,7 +24,7 @@ const SET_NAMES: [&str; 4] = [
     "max_output_tokens",
     "priority",
 ];
-/// The object for these fields in requests to `/inference/v1/generate` and to SGLang's `/generate`.
+/// The object that contains these fields in requests to `/inference/v1/generate` and SGLang's `/generate`.
 const PARAMETERS_NAME: &str = "sampling_params";
 /// Fields with one prompt or a list of prompts. A list of lists of messages is a batch of chats.
 const PROMPT_NAMES: [&str; 2] = ["prompt", "messages"];

@@ -23,7 +23,7 @@ named_enum! {
 
 const MINUTE_SECONDS: u64 = 60;
 const DAY_SECONDS: u64 = 86_400;
-/// The second since 1970 at the start of 4147-08-20.
+/// The second since 1970 at which the unbounded period ends: 4147-08-20.
 const END_OF_TIME: u64 = 1 << 36;
 const FIRST_YEAR: u64 = 1_970;
 

@@ -43,13 +43,13 @@ const MAX_LIMIT: u64 = 1_000_000_000_000_000;
 /// lowest remaining quota is reported. `None`: no such limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RateLimitStatus {
-    /// Remaining quota of requests.
+    /// What remains of the limits of requests.
     pub requests: Option<RemainingQuota>,
-    /// Remaining quota of tokens.
+    /// What remains of the limits of tokens.
     pub tokens: Option<RemainingQuota>,
 }
 
-/// Remaining quota of one limit.
+/// What remains of one limit, for the rate limit headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemainingQuota {
     /// The limit: requests or tokens per minute, day or month.
@@ -139,7 +139,7 @@ impl UsageLimits {
 }
 
 impl RateLimitStatus {
-    /// The lower remaining quota of `self` and `other`, for requests and for tokens.
+    /// For requests and for tokens, the one with less remaining.
     pub fn most_restrictive(self, other: Self) -> Self {
         Self {
             requests: RemainingQuota::lower_remaining(self.requests, other.requests),
@@ -147,7 +147,7 @@ impl RateLimitStatus {
         }
     }
 
-    /// Sets the rate limit headers of a response.
+    /// Writes the rate limit headers. Headers without a limit are left out.
     pub fn write(&self, headers: &mut HeaderMap) {
         if let Some(requests) = &self.requests {
             requests.write(REQUEST_LIMIT_HEADERS, headers);
@@ -159,7 +159,7 @@ impl RateLimitStatus {
 }
 
 impl RemainingQuota {
-    /// Sets the headers with these names: of the limit, of the rest, and of the time until the quota is whole again.
+    /// Writes three headers: the limit, the remaining amount, and the time until nothing of the limit is used.
     fn write(&self, names: [HeaderName; 3], headers: &mut HeaderMap) {
         let values = [
             HeaderValue::from(self.limit),

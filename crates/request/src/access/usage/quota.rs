@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokenweir_protocol::named_enum;
 
 named_enum! {
-    /// The unit that a quota counts.
+    /// What a quota counts.
     #[derive(PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum QuotaUnit {
@@ -42,9 +42,9 @@ pub struct SharingRule {
 /// A limit in a calendar period, and the usage by this gateway.
 #[derive(Debug, Clone)]
 pub struct Quota {
-    /// The unit.
+    /// What is counted: requests, tokens or open requests.
     pub unit: QuotaUnit,
-    /// The period.
+    /// The calendar period, after which the count restarts at 0.
     pub period: QuotaPeriod,
     /// The limit of all gateways together.
     pub limit: u64,
@@ -57,7 +57,7 @@ pub struct Quota {
     used: u64,
     /// The usage by the other gateways, as of the last answer of the store.
     used_by_others: u64,
-    /// The usage by this gateway at the end of the last grant.
+    /// The usage by this gateway when the last grant arrived.
     used_before: u64,
     /// The grant of the current period. `None`: the store has granted nothing.
     grant: Option<Grant>,
@@ -86,7 +86,7 @@ struct Grant {
 /// A request of a gateway to the store, for one period of a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaClaim {
-    /// The number of the period.
+    /// Number of the period, equal at all gateways.
     pub number: u64,
     /// The usage by this gateway.
     pub used: u64,
@@ -96,7 +96,7 @@ pub struct QuotaClaim {
     pub wanted: u64,
     /// The limit.
     pub limit: u64,
-    /// The second since 1970 after which the store may drop the period.
+    /// The second since 1970 after which the store may delete the period.
     pub ends_at: u64,
 }
 

@@ -91,7 +91,7 @@ impl SubjectUsage {
         self.mark_active()
     }
 
-    /// Marks the subject as active. Returns whether it was inactive.
+    /// Marks the subject as active. `true`: the caller must add it to the registry.
     pub fn mark_active(&self) -> bool {
         !std::mem::replace(&mut lock(&self.meter).is_active, true)
     }

@@ -22,15 +22,15 @@ pub(super) struct FirstOutputWait {
     pub(super) unexplained: Duration,
     /// The part of `unexplained` that may belong to a prefill longer than expected.
     tolerated: Duration,
-    /// How well `queue` is known.
+    /// Source of `queue`: the engine, an estimate, or none.
     pub(super) queue_accuracy: Accuracy,
-    /// How well `prefill` is known.
+    /// Source of `prefill`: the engine, an estimate, or none.
     pub(super) prefill_accuracy: Accuracy,
     /// Whether the prompt is known to be too short for a long prefill.
     is_short_prompt: bool,
 }
 
-/// How well a time of the engine is known.
+/// The source of a time of the engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Accuracy {
     /// Nothing is known.

@@ -19,7 +19,7 @@ pub struct ChunkTimings {
 /// A gap before a chunk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChunkGap {
-    /// Number of chunks before the gap.
+    /// Chunks with output before the gap.
     pub after_chunks: u32,
     /// Milliseconds from the request head to the end of the gap.
     pub ended_ms: u32,
@@ -66,7 +66,7 @@ impl ChunkTimings {
         }
     }
 
-    /// Number of chunks.
+    /// Chunks with output so far.
     pub fn chunks(&self) -> u32 {
         self.chunks
     }

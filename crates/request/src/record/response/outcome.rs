@@ -4,7 +4,7 @@
 use tokenweir_protocol::named_enum;
 
 named_enum! {
-    /// The outcome of a request.
+    /// How a request ended. Each request has exactly one outcome.
     #[derive(Hash)]
     pub enum Outcome {
         /// The response was complete.
@@ -41,7 +41,7 @@ pub enum Termination {
     Complete,
     /// The connection to the backend broke.
     UpstreamReset,
-    /// The client disconnected first.
+    /// The client closed its connection before the end of the response.
     ClientDisconnected,
     /// The gateway aborted the response because the client did not read it for too long.
     WriteTimeout,
@@ -60,11 +60,11 @@ pub enum Termination {
 named_enum! {
     /// The side that ended the response.
     pub enum TerminationInitiator {
-        /// The client.
+        /// The client ended the response.
         Client = "client",
-        /// The backend.
+        /// The backend ended the response.
         Backend = "backend",
-        /// The gateway.
+        /// The gateway ended the response.
         Gateway = "gateway",
     }
 }
@@ -76,7 +76,7 @@ named_enum! {
         Ok = "ok",
         /// The client disconnected, or did not read in time, after the end of a complete response.
         OkClientDisconnected = "ok_client_disconnected_after_end",
-        /// The client disconnected.
+        /// The client disconnected before the response was complete.
         ClientCancelled = "client_cancelled",
         /// The client did not read the response in time.
         ClientWriteTimeout = "client_write_timeout",

@@ -12,7 +12,7 @@ use tokenweir_routing::resilience::FailureKind;
 /// One attempt to serve the request on one backend.
 #[derive(Debug, Clone)]
 pub struct Attempt {
-    /// The backend.
+    /// The backend that got the request.
     pub backend: BackendId,
     /// Host and port of the backend.
     pub address: (Arc<str>, u16),
@@ -85,9 +85,9 @@ named_enum! {
         PoisonRequest = "poison",
         /// The maximum number of attempts was reached.
         MaxAttempts = "max_attempts",
-        /// The retry budget was exhausted.
+        /// Retries had used up the budget.
         RetryBudget = "retry_budget",
-        /// There was no other backend.
+        /// All backends of the model were tried or unavailable.
         NoOtherBackend = "no_other_backend",
     }
 }
