@@ -1,5 +1,5 @@
-//! The inputs of a rule: the history of one backend, the histories of the other backends, and the tests
-//! for harm to clients.
+//! The input of a rule: the history of one backend, the histories of the other backends, and tests for harm to
+//! clients.
 
 use super::history::{
     BackendHistory, FAST, LONG_WINDOW, RECENT, RobustBaseline, SLOW_START, StepSignal, StepWindow,
@@ -22,8 +22,7 @@ pub(super) struct Evaluation<'a> {
     pub(super) long: StepWindow<'a>,
 }
 
-/// The result of a rule: the match, or `None` if the condition does not hold. The error is the list of the
-/// data without which the condition cannot be determined.
+/// The result of a rule: the match, or `None` if the condition does not hold. The error lists the missing data.
 pub(super) type RuleResult = Result<Option<RuleMatch>, Vec<&'static str>>;
 
 /// The match of a rule: its condition holds at the backend.
@@ -34,20 +33,19 @@ pub(super) struct RuleMatch {
     pub(super) signals: usize,
     /// The cause. `None`: unknown.
     pub(super) cause: Option<Cow<'static, str>>,
-    /// Where the match places the cause. `None`: where its rule places it.
+    /// The place of the cause. `None`: the default of the rule.
     pub(super) origin: Option<Origin>,
-    /// The severity of the match. `None`: that of its rule.
+    /// The severity of the match. `None`: the default of the rule.
     pub(super) severity: Option<VerdictSeverity>,
-    /// A remedy or a fact about this match, which precedes the remedy of the rule. `None`: only the
-    /// remedy of the rule applies.
+    /// A remedy or a fact for this match, in front of the remedy of the rule. `None`: only the remedy of the
+    /// rule applies.
     pub(super) remedy: Option<String>,
     /// The value that `remedy` recommends. `None`: it recommends none.
     pub(super) recommended: Option<u32>,
 }
 
-/// Length of the window in which requests must wait in an engine so that the engine has a queue. It is
-/// shorter than the window of other conditions, so that a queue leads to a verdict within a minute of its
-/// start.
+/// Length of the window in which requests must wait in the engine for a queue. It is shorter than other
+/// windows, so that a queue leads to a verdict within a minute.
 const QUEUE_WINDOW: Duration = Duration::from_secs(45);
 /// First tokens count as late if at least this share of the streams has a TTFT above [`SLOW_START`].
 const SLOW_TTFT_RATIO: f64 = 0.05;
@@ -186,7 +184,7 @@ impl RuleMatch {
         }
     }
 
-    /// Sets where the match places the cause.
+    /// Sets the place of the cause.
     pub(super) fn at(self, origin: Origin) -> Self {
         let origin = Some(origin);
         Self { origin, ..self }

@@ -1,5 +1,5 @@
-//! Requests that end the engines that run them: nearly all requests of one client or of one kind end with their
-//! backend, and other requests do not.
+//! Finds requests that crash engines: the backend breaks the connection for nearly all requests of one client
+//! or of one kind, but not for other requests.
 
 use super::recent::Recent;
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use tokenweir_protocol::headers::RequestId;
 use tokenweir_protocol::openai::EngineError;
 use tokenweir_request::record::{ModelLabel, RequestRecord};
 
-/// What requests have in common that can end an engine.
+/// A property that requests which crash an engine can have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Property {
     Client {
@@ -31,7 +31,7 @@ enum Property {
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Ends {
     requests: u64,
-    /// Number of the requests whose backend broke the connection.
+    /// Number of these requests whose backend broke the connection.
     broken: u64,
     example: Option<RequestId>,
 }
@@ -51,15 +51,16 @@ pub(crate) struct FatalRequests(Recent<RequestEnds>);
 const WINDOW: Duration = Duration::from_mins(3);
 /// Maximum number of properties in an interval and in the window.
 const MAX_GROUPS: usize = 512;
-/// Minimum number of requests that ended with their backend, and their minimum share of those with the property.
+/// Minimum number of requests with the property whose backend crashed, and then their minimum share of all
+/// requests with the property.
 const MIN_BROKEN: u64 = 3;
 const MIN_SHARE: f64 = 0.75;
-/// Greatest share of the other requests that ended so: those that ran beside them.
+/// Maximum share of other requests whose backend crashed. They ran at the same time in the same engines.
 const MAX_SHARE_OF_OTHERS: f64 = 0.33;
-/// Greatest probability that so many requests ended with their backend as the others did.
+/// Maximum probability of so many crashes if requests with the property were like all others.
 const MAX_PROBABILITY: f64 = 1e-3;
 const MIN_SHARE_OF_OTHERS: f64 = 0.01;
-/// How a response breaks if its backend ends.
+/// The kinds of broken responses that a crash of the backend causes.
 const BROKEN: [&str; 4] = [
     "connection_reset",
     "truncated_cut",
@@ -85,7 +86,7 @@ impl RequestEnds {
         }
     }
 
-    /// The requests with this property. `None`: there are too many properties.
+    /// The counts of the requests with this property. `None`: there are already [`MAX_GROUPS`] properties.
     fn group(&mut self, property: Property) -> Option<&mut Ends> {
         let has_room = self.groups.len() < MAX_GROUPS || self.groups.contains_key(&property);
         has_room.then(|| self.groups.entry(property).or_default())
@@ -122,7 +123,7 @@ impl Ends {
 }
 
 impl FatalRequests {
-    /// Takes the requests that ended since the last call. Returns the requests that end engines, in words.
+    /// Takes the requests that ended since the last call. Returns a text about the requests that crash engines.
     pub(crate) fn observe(&mut self, ends: &RequestEnds, now: Instant) -> Option<String> {
         self.0.forget(WINDOW, now);
         if ends.all.requests > 0 {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 /// The verdict about a certificate begins this many seconds before the certificate expires.
 const EXPIRY_NOTICE_SECONDS: f64 = 7.0 * 86_400.0;
-/// The verdict about lost spans or log lines ends if none is lost for this time. While there are requests,
-/// the exporter sends a batch every few seconds.
+/// The verdict about lost spans or log lines ends if nothing is lost for this time. The exporter sends a batch
+/// every few seconds while there are requests.
 const EXPORT_FAILURE_HOLD: Duration = Duration::from_secs(45);
 /// Maximum length of the error text of a failed reload in a verdict, in characters.
 const MAX_PROBLEM_CHARACTERS: usize = 200;
@@ -81,7 +81,7 @@ pub(super) static VERSION_TAKEN_OUT: DiagnosisRule = DiagnosisRule {
 #[derive(Debug, Default)]
 pub(super) struct GatewayRules {
     spans: CountGrowth,
-    /// The number of lost lines of the access log.
+    /// Whether the number of lost lines of the access log has grown.
     log_lines: CountGrowth,
     slow_clients: SlowClients,
     /// The numbers of successful and of failed reloads of certificate files at the last evaluation. `None`:

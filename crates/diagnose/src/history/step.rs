@@ -1,5 +1,5 @@
 //! A step of the history: the gauges of one sample, and the growth of counters since the previous sample. The
-//! values of a step are 32-bit numbers, so that five minutes of steps take a few KiB.
+//! values are 32-bit numbers, so that five minutes take only a few KiB.
 
 use super::sample::DiagnosisSample;
 use super::signals::{GatewayObservations, StepSignal};

@@ -1,8 +1,8 @@
-//! The table of the rules about engines. Each row has the meaning of the condition, the required signals, the remedy
-//! and the disproof. A function beside each row evaluates the rule.
+//! The table of the rules about engines. Each row has the meaning of the condition, the required signals, the
+//! remedy and the disproof. A function next to each row evaluates the rule.
 //!
-//! Rules about load match only if clients are harmed. For example, a full KV cache alone is no fault,
-//! because a full cache is well used.
+//! Rules about load match only if clients are harmed. For example, a full KV cache alone is no fault, because a
+//! full cache is well used.
 
 mod avoided;
 mod cache;
@@ -22,7 +22,7 @@ use crate::rule::prelude::*;
 pub use cache::safe_max_num_seqs;
 pub(crate) use shared::name_other_gateways;
 
-/// All rules. A rule comes after the rules that explain it.
+/// The rules about engines. A rule comes after the rules whose conditions can cause its own.
 pub const RULES: [DiagnosisRule; 15] = [
     request_flow::BLIND,
     shared::SHARED_BACKEND,
@@ -41,7 +41,7 @@ pub const RULES: [DiagnosisRule; 15] = [
     avoided::BACKEND_AVOIDED,
 ];
 
-/// All rules: those about the fleet and the gateway, and then those about engines.
+/// All rules: first those about the fleet and the gateway, and then those about engines.
 pub fn verdict_descriptions() -> impl Iterator<Item = &'static DiagnosisRule> {
     FLEET_RULES.into_iter().chain(&RULES)
 }
