@@ -6,8 +6,8 @@
 //! credit = Σ (share − 1 if the candidate was chosen), over the decisions in which it was a candidate
 //! ```
 //!
-//! A candidate is within its share if its credit is at most `MAX_DEBT` requests below the mean. Since debt is
-//! bounded, each backend gets its share in the long run, and meanwhile the policy is free to follow prefixes
+//! A candidate is within its share if its credit is at most `MAX_DEBT` requests below the mean. Because the
+//! difference is bounded, each backend gets its share in the long run, and the policy can still follow prefixes
 //! and load. The parts of a backend, such as data-parallel ranks, divide its weight.
 
 use super::Candidate;

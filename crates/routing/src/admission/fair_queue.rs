@@ -121,7 +121,7 @@ impl<K: Ord + Copy> FairQueue<K> {
     /// longer has an effect, and others if there are too many.
     fn prune_tenants(&mut self, tenant: u64) {
         if self.service_order.is_empty() {
-            // Without waiting requests, the virtual starts do not affect the next request.
+            // If no request waits, the virtual starts have no effect, so they are reset.
             *self = Self::default();
             return;
         }

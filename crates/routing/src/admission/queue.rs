@@ -31,8 +31,7 @@ struct QueueEntry<T> {
     request: QueuedRequest<T>,
     entered_at: Instant,
     key: ServiceKey,
-    /// Sum of the periods of the wait in which no backend could serve the request. A present period is not
-    /// included.
+    /// Sum of the past periods of the wait in which no backend could serve the request.
     without_backend: Duration,
     /// Number of later requests of the tenant that were selected before this one.
     overtaken: u32,
@@ -48,15 +47,15 @@ struct GroupQueue {
     without_backend_since: Option<Instant>,
 }
 
-/// Minimum and maximum `retry_after` in seconds. Waits of more than a minute cannot be predicted, and the
-/// OpenAI SDKs do not wait much longer.
+/// Minimum and maximum `retry_after` in seconds. Longer waits cannot be predicted, and the OpenAI SDKs do not
+/// wait much longer.
 const RETRY_AFTER_SECONDS_BOUNDS: (f64, f64) = (1.0, 60.0);
 /// Maximum number of requests that [`AdmissionQueue::select`] compares.
 const MAX_COMPARED_REQUESTS: usize = 16;
 /// Maximum number of later requests of the same tenant that may be selected before a request.
 const MAX_OVERTAKEN: u32 = 16;
-/// Maximum number of lost tokens (see [`AdmissionQueue::select`]) for which a request does not give way to a
-/// later one. Computing so few tokens takes a few milliseconds.
+/// Maximum number of lost tokens (see [`AdmissionQueue::select`]) at which a request does not let a later one
+/// go first. Computing so few tokens takes a few milliseconds.
 const MAX_LOST_TOKENS: f64 = 128.0;
 
 impl<T> AdmissionQueue<T> {

@@ -27,11 +27,11 @@ pub struct QueuedRequest<T> {
     /// Tokens that the engine has to compute for the request: uncached prompt and expected output.
     pub work: u64,
     /// Whether the client already has a part of the response, from a backend that failed. Such a request is
-    /// always queued, as the first of its tenant, and is never displaced. It must not go to the backend that
-    /// failed. So its failed search does not mean that other requests lack capacity.
+    /// always queued, as the first of its tenant, and is never displaced. It must avoid the backend that
+    /// failed, so other requests may have capacity although it finds none.
     pub is_begun: bool,
-    /// Until this time, the request also waits for the admission gate. Meanwhile, its failed search does not
-    /// mean that ungated requests lack capacity. `None`: the request waits for capacity only.
+    /// Until this time, the request also waits for the admission gate. Meanwhile, ungated requests may have
+    /// capacity although this request finds none. `None`: the request waits for capacity only.
     pub gated_until: Option<Instant>,
     /// After this time, the request is not granted.
     pub deadline: Instant,
@@ -100,7 +100,7 @@ pub struct ExhaustedGroups {
 /// more than later requests goes after those that arrive within 2 s. So no request waits for an unbounded
 /// number of smaller ones.
 const TIME_PER_TOKEN: Duration = Duration::from_millis(2);
-/// A request that has begun is ordered as if it had arrived this much earlier.
+/// Time by which a request that already has a part of its response is ordered before its arrival.
 const BEGUN_PRECEDENCE: Duration = Duration::from_mins(10);
 
 /// Factor by which the TTFT of a request may exceed its prediction.

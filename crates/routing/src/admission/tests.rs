@@ -75,7 +75,7 @@ pub(super) fn request(
     }
 }
 
-/// Queues requests of tenant 1 with these numbers.
+/// Queues one request of tenant 1 for each of these numbers.
 pub(super) fn enter_all(
     queue: &mut AdmissionQueue<usize>,
     numbers: Range<usize>,

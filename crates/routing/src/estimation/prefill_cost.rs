@@ -54,7 +54,7 @@ impl PrefillCost {
 }
 
 /// The learned ratio after a first output with `tokens` tokens to compute came after `seconds`. `freshness`:
-/// weight of the present ratio, from 0 to 1. 0: it is no observation.
+/// weight of the present ratio, from 0 to 1. 0: no output has been observed yet.
 ///
 /// An old ratio gives way to the observation. A fresh one changes by at most 5 %, so that one outlier does not
 /// exclude a backend from traffic. A sustained slowdown is still learned.
