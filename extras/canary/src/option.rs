@@ -1,4 +1,4 @@
-//! Canary requests to all backends of a pool.
+//! The canary requests of all backends as an option.
 
 use crate::facet::CanaryFacet;
 use crate::rows;
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 /// Sends the canary requests of one backend.
 const TASK: BackgroundTask = BackgroundTask::new("canary");
 
-/// Canary requests to all backends of a pool.
+/// The canary requests of all backends of a pool.
 #[derive(Debug, Default)]
 pub struct CanaryRequests {
     settings: watch::Sender<CanarySettings>,

@@ -1,4 +1,4 @@
-//! The continuation of streams as an option.
+//! The continuation of interrupted streams as an option.
 
 use crate::rows::{self, ContinuationBytes};
 use crate::step::{ContinuationSettings, ContinuationStreams};

@@ -13,8 +13,8 @@ use tokenweir_request::record::BackendCondition;
 #[derive(Debug, Default)]
 pub struct GpuFacet {
     cost: Mutex<BackendCost>,
-    /// Whether a GPU of the backend lowers its clock because of a fault of cooling or of the power
-    /// supply. False: no GPU lowers its clock, or the state of the GPUs is not known.
+    /// Whether a GPU of the backend lowers its clock because of a fault of cooling or of the power supply.
+    /// False: no GPU does, or their state is unknown.
     pub(crate) is_throttled: AtomicFlag,
     /// The highest code of the last Xid error of each GPU. 0: there was none. `None`: not known.
     pub(crate) last_xid: Mutex<Option<f64>>,

@@ -1,4 +1,4 @@
-//! What the claims of a token must be, and what they grant.
+//! Checks the claims of a token, and determines the rights that they grant.
 
 use crate::refusal::Refusal;
 use crate::section::{ClaimNames, JwtIssuerConfig};
@@ -21,22 +21,22 @@ pub(super) struct GrantRules {
     pseudonyms: PseudonymKey,
 }
 
-/// What the rules of tokens need from other sections of the configuration.
+/// The data from other sections of the configuration that the rules of tokens need.
 pub struct GrantContext {
-    /// The key of the pseudonyms of subjects.
+    /// The key for pseudonyms of the subjects of tokens.
     pub pseudonyms: PseudonymKey,
     /// The configured tiers.
     pub tiers: Vec<Arc<str>>,
 }
 
-/// By how much the clocks of issuer and gateway may differ, in seconds.
+/// Tolerated difference between the clocks of issuer and gateway, in seconds.
 const LEEWAY: u64 = 60;
-/// The end of the year 9999. Dates after it are refused.
+/// The end of the year 9999, in seconds since 1970. Later dates are refused.
 const LAST_SECOND: u64 = 253_402_300_799;
-/// Greatest number of models that a token may list.
+/// Maximum number of models that a token may list.
 const MAX_MODELS: usize = 100;
 
-/// Whether a time is past, even if the clock of this machine is fast.
+/// Whether a time is past. The clock of this machine may be fast by [`LEEWAY`].
 pub(super) fn is_past(seconds: u64, now: u64) -> bool {
     seconds.saturating_add(LEEWAY) <= now
 }
@@ -58,7 +58,7 @@ impl GrantRules {
         }
     }
 
-    /// Checks the claims with a fixed meaning. The signature must be checked before.
+    /// Checks the claims with a fixed meaning. The caller must check the signature first.
     pub(super) fn check_claims(&self, claims: &Claims, now: u64) -> Result<(), Refusal> {
         if !claims.aud.is_in(&self.audiences) {
             return Err(Refusal::Audience);
@@ -80,7 +80,7 @@ impl GrantRules {
         }
     }
 
-    /// What the token grants.
+    /// The rights that the token grants.
     pub(super) fn grant(
         &self,
         token: &Token<'_>,
@@ -120,14 +120,14 @@ impl GrantRules {
         known.cloned().map(Tier::Known).ok_or(Refusal::Claims)
     }
 
-    /// The name of the key that stands for the subject: a pseudonym, because logs have it.
+    /// The name of the key that stands for the subject. It is a pseudonym, because logs contain it.
     fn key_name(&self, subject: &str) -> Arc<str> {
         let pseudonym = self.pseudonyms.pseudonym("subject", subject);
         format!("{}{pseudonym}", ClientIdentity::TOKEN_KEY_PREFIX).into()
     }
 }
 
-/// Issuer and subject. The length separates them.
+/// A text of issuer and subject. The length of the issuer makes it unambiguous.
 fn subject(claims: &Claims) -> String {
     let of_client = claims.client_id.as_ref().or(claims.azp.as_ref());
     let subject = claims.sub.as_ref().or(of_client);
@@ -155,7 +155,7 @@ impl ModelList {
     }
 }
 
-/// A claim by its configured name, or by the JSON pointer that the name is. `None`: the token does not have it.
+/// A claim by its configured name or JSON pointer. `None`: the token does not have the claim.
 fn find<'a>(all: &'a Value, name: Option<&str>) -> Option<&'a Value> {
     let name = name?;
     let found = if name.starts_with('/') {
@@ -166,7 +166,7 @@ fn find<'a>(all: &'a Value, name: Option<&str>) -> Option<&'a Value> {
     found.filter(|value| !value.is_null())
 }
 
-/// Reads a claim. A claim of another type refuses the token: otherwise it would grant more.
+/// Reads a claim. A claim of a wrong type makes the token invalid, because ignoring it could grant more rights.
 fn read<T: DeserializeOwned>(all: &Value, name: Option<&str>) -> Result<Option<T>, Refusal> {
     match find(all, name) {
         Some(value) => T::deserialize(value).map(Some).map_err(|_| Refusal::Claims),

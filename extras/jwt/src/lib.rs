@@ -1,5 +1,5 @@
-//! Access of clients by signed tokens (JWT, RFC 7519) of issuers, as `OpenID` Connect describes them. A token
-//! stands for a key of a tenant of the key file.
+//! Access for clients with signed tokens (JWT, RFC 7519) of `OpenID` Connect issuers. A valid token acts like
+//! an API key of a tenant in the key file.
 //!
 //! ```text
 //! request ─► verified tokens ─► token ─► issuer: keys ─► signature ─► claims ─► tenant, tier, models, limits
@@ -7,8 +7,8 @@
 //!              file, URL or discovery ──────┘ read in the background, never by a request
 //! ```
 //!
-//! `ring` checks the signatures: it is the cryptography that TLS has already. A library of its own for tokens
-//! would bring a second one, and reads the clock and coerces the types of claims itself.
+//! `ring` checks the signatures, because TLS already uses it. A JWT library would add a second cryptography
+//! library, read the clock itself, and convert claims of wrong types.
 
 mod claims;
 mod issuer;
@@ -55,17 +55,17 @@ pub struct TokenVerifier {
     _tasks: Vec<SupervisedTask>,
 }
 
-/// An issuer, and what its tokens grant.
+/// An issuer, and the rules for its tokens.
 struct TrustedIssuer {
     issuer: Arc<Issuer>,
     rules: GrantRules,
 }
 
-/// Greatest length of a token in bytes. A longer one is refused before it is hashed.
+/// Maximum length of a token in bytes. A longer one is refused before it is hashed.
 const MAX_TOKEN_BYTES: usize = 16 << 10;
 
 impl TokenVerifier {
-    /// Reads the files of keys and starts the tasks that read keys. `None`: no issuer is configured. Must be
+    /// Reads key files and starts the background tasks that read keys. `None`: no issuer is configured. Must be
     /// called inside a Tokio runtime.
     pub fn start(
         config: &JwtConfig,
@@ -85,7 +85,7 @@ impl TokenVerifier {
         let mut issuers = Vec::new();
         let mut tasks = Vec::new();
         for settings in &config.issuers {
-            // The rules have checked the URLs.
+            // The checks of the configuration have already verified the URLs.
             let Ok(source) = settings.key_source() else {
                 continue;
             };
@@ -111,7 +111,7 @@ impl TokenVerifier {
             .collect()
     }
 
-    /// Sum of the versions of all keys. It changes whenever the keys of an issuer change.
+    /// Sum of the key versions of all issuers. It changes whenever the keys of an issuer change.
     fn key_version(&self) -> u64 {
         self.issuers
             .iter()
@@ -119,7 +119,7 @@ impl TokenVerifier {
             .sum()
     }
 
-    /// The key of a token that is not among the verified tokens.
+    /// Checks a token that is not among the verified tokens, and returns its key.
     fn verify(
         &self,
         text: &[u8],
@@ -132,7 +132,7 @@ impl TokenVerifier {
         let trusted = self.issuers.iter().find(named).ok_or(Refusal::Issuer)?;
         let TrustedIssuer { issuer, rules } = trusted;
         let checked = issuer.check_signature(&token, &rules.algorithms);
-        // Some issuers replace a key and keep its id.
+        // Some issuers replace a key without changing its id, so a wrong signature also triggers a refresh.
         if matches!(checked, Err(Refusal::UnknownKey | Refusal::Signature)) {
             issuer.request_refresh(clock::now());
         }
@@ -160,7 +160,8 @@ impl TokenVerifier {
         }
         let digest = KeyDigest::from_key(text);
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        // Read before the keys are used: a token that was verified with older keys is not stored.
+        // The version is read before the keys, so that a token that older keys verified is not stored under a
+        // newer version.
         let version = self.key_version();
         let found = lock(&self.verified).find(&digest, keys, version, now);
         if found.is_some() {
@@ -194,7 +195,7 @@ impl TokenSource for TokenVerifier {
     }
 }
 
-/// The access by tokens as an option.
+/// Access with tokens as an option.
 #[derive(Default)]
 pub struct JwtOption(OnceLock<Arc<TokenVerifier>>);
 

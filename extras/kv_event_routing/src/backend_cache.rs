@@ -14,7 +14,7 @@ use tokenweir_protocol::mutex::SharedLock;
 pub(crate) struct PartCache {
     /// The contents of the cache. Requests do not wait for a writer, and only background tasks write.
     pub(crate) contents: SharedLock<CacheContents>,
-    /// How far the contents can be trusted: a [`StreamState`] as its index in `StreamState::ALL`.
+    /// How far the contents can be trusted, as the index of a [`StreamState`] in `StreamState::ALL`.
     pub(crate) state: AtomicU8,
     pub(crate) batches: AtomicU64,
 }
@@ -85,7 +85,7 @@ impl BackendCache {
         }
     }
 
-    /// How far the known contents can be trusted. The state of the least trustworthy part counts.
+    /// How far the known contents can be trusted. It is the state of the least trustworthy part.
     pub fn state(&self) -> StreamState {
         Self::least_state(&self.parts.load())
     }
@@ -137,8 +137,8 @@ impl BackendCache {
         self.is_withdrawn.set(true);
     }
 
-    /// Replaces the key space by an empty one, and so forgets which texts the blocks contain: the
-    /// engine may have restarted with another seed of its hashes.
+    /// Replaces the key space by an empty one, which forgets the texts of the blocks. The engine may have
+    /// restarted with another seed of its hashes.
     pub(crate) fn leave_space(&self) {
         self.space.store(
             self.knowledge

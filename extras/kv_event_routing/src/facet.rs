@@ -18,7 +18,7 @@ pub struct KvEventsFacet {
 }
 
 impl KvEventsFacet {
-    /// The KV events of the backend at `address`. `source`: its own settings.
+    /// The KV events of the backend at `address`. `source`: the settings of this backend.
     pub fn new(
         source: Option<&KvEventSource>,
         settings: &KvEventsSettings,

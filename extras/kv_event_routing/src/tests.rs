@@ -95,7 +95,7 @@ impl Fixture {
     }
 
     /// Simulates a request of this gateway whose blocks the engine stores. Waits until the learner has
-    /// processed it.
+    /// processed the request.
     async fn answer(&mut self, number: u64, prompt: &Arc<PromptFingerprint>) {
         let facet: &KvEventsFacet = self.backend.facets.get().unwrap();
         let followed = FollowedRequest::begin(facet.cache().unwrap(), prompt).unwrap();
@@ -225,7 +225,7 @@ async fn session_ids_need_received_events() {
     let second = lease(&fixture.backend, &prompt);
     let id = session_id(&first);
     assert!(id.is_some());
-    // The same attempt on another connection.
+    // The same attempt on another connection has the same session id.
     assert_eq!(session_id(&first), id);
     assert_ne!(session_id(&second), id);
 }

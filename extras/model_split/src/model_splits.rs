@@ -33,7 +33,7 @@ pub struct SplitSettings {
 #[derive(Debug, Default)]
 struct Configured {
     settings: SplitSettings,
-    /// By the name that clients use.
+    /// The splits by the model name that clients use.
     splits: HashMap<Arc<str>, Arc<Split>>,
 }
 
@@ -73,7 +73,7 @@ impl RequestOption for ModelSplits {
         let split = self.0.load().splits.get(name)?.clone();
         let conversation = conversation_hash(&context.settings, record, request, body);
         let conversation = conversation.unwrap_or_else(|| fastrand::u64(..));
-        // Only the backend of the response that the request continues has this response.
+        // Only the backend that created the previous response has it stored.
         let previous = context.state.stored_responses.previous_model(record);
         let held = previous.and_then(|model| split.find(model.name()));
         let routes = context.state.pool.routes();

@@ -1,4 +1,4 @@
-//! What the record of a request has about the split of its model.
+//! The note in the record of a request about the split of its model.
 
 use super::split::Split;
 use serde_json::{Value, json};

@@ -37,7 +37,7 @@ struct ModelSplitsStatus(Vec<SplitStatus>);
 #[derive(Debug, Serialize)]
 struct SplitStatus {
     model: String,
-    /// Whether a bad version is taken out.
+    /// Whether the guard takes bad versions out.
     guard: bool,
     versions: Vec<VersionStatus>,
 }
@@ -50,9 +50,9 @@ struct VersionStatus {
     share: f64,
     /// Requests of the last minute that succeeded or failed.
     recent_requests: u64,
-    /// Failed requests among them.
+    /// Number of these requests that failed.
     recent_errors: u64,
-    /// Why the version was taken out. `None`: it was not.
+    /// Why the version was taken out. `None`: the version gets requests.
     taken_out: Option<VersionTakenOut>,
 }
 
@@ -76,7 +76,7 @@ impl SplitStatus {
 }
 
 impl VersionStatus {
-    /// `weights`: the sum of the weights of the versions that get requests.
+    /// The status of a version at `now`. `weights`: the sum of the weights of all versions that get requests.
     fn new(version: &Version, weights: u64, now: Instant) -> Self {
         let errors = version.evidence(SHOWN_SPAN, now).share(Fault::Errors);
         let removal = version.removal.get().cloned();

@@ -1,4 +1,4 @@
-//! The versions of one model: which version a conversation gets, and which version the guard has taken out.
+//! The versions of one model: chooses the version for a conversation, and takes out bad versions.
 
 use super::evidence::{Evidence, Window};
 use std::ptr;
@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(super) struct Split {
     /// The name that clients use.
     pub(super) name: Arc<str>,
-    /// Whether a bad version is taken out.
+    /// Whether the guard takes bad versions out.
     pub(super) is_guarded: bool,
     pub(super) versions: Vec<Version>,
     /// Held while a version is compared, so that two versions are not taken out at the same time.
@@ -29,7 +29,7 @@ pub(super) struct Version {
     pub(super) weight: u32,
     hash: u64,
     window: Mutex<Window>,
-    /// `None`: the version gets requests.
+    /// Set when the version is taken out. `None`: the version gets requests.
     pub(super) removal: OnceLock<VersionTakenOut>,
 }
 
@@ -71,7 +71,7 @@ impl Split {
         versions.filter(|version| version.weight > 0 && version.removal.get().is_none())
     }
 
-    /// Counts a finished request of a version. Takes the version out if it is now worse than the others.
+    /// Counts a finished request of a version. Takes out the version if it is now worse than the others.
     pub(super) fn count(&self, version: &Version, evidence: Evidence, now: Instant) {
         lock(&version.window).add(evidence, now);
         if !self.is_guarded || !evidence.is_bad() {
@@ -104,7 +104,7 @@ impl Split {
         removals.filter_map(OnceLock::get).cloned()
     }
 
-    /// Whether at most half of the weights would be out without a version that gets requests.
+    /// Whether at most half of the weights is taken out if this version is taken out too.
     fn may_lose(&self, version: &Version) -> bool {
         let weights = self
             .versions
@@ -134,7 +134,7 @@ impl Split {
     }
 }
 
-/// The version with the highest score, so only the conversations of versions that lose a share move.
+/// The version with the highest score, so a change moves only conversations of versions that lose a share.
 fn nearest<'a>(
     versions: impl Iterator<Item = &'a Version>,
     conversation: u64,
@@ -244,8 +244,8 @@ mod tests {
         }
     }
 
-    /// Sends 20 requests a second, each of another conversation, for some simulated seconds. Returns after how
-    /// many of them a version was out. `None`: none was.
+    /// Sends 20 requests per second, each of another conversation, for some simulated seconds. Returns the
+    /// number of seconds until a version was taken out. `None`: no version was taken out.
     fn run(split: &Split, seconds: u64, outcome: impl Fn(&str, u64) -> Outcome) -> Option<u64> {
         run_at(split, Duration::from_millis(50), seconds * 20, outcome)
     }
@@ -323,7 +323,7 @@ mod tests {
         }
     }
 
-    /// Versions that fail alike: now and then, and all requests of some minutes.
+    /// Two versions with the same failures: a few at any time, and all requests of some minutes.
     #[test]
     fn slow_traffic_takes_no_equal_version_out() {
         for weights in [[95, 5], [50, 50]] {
@@ -378,7 +378,7 @@ mod tests {
         assert_eq!(split.serving().count(), 2);
     }
 
-    /// Each request is of another conversation: clients name them.
+    /// Clients name their conversations, so each request of the client is of another conversation.
     #[test]
     fn one_of_several_clients_takes_no_version_out() {
         let is_out = |bad_clients: u8, clients: u8| {

@@ -77,7 +77,7 @@ impl PayloadLog {
 impl Sink for PayloadLog {
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
-            // A request that the gateway rejected is not logged, because no model received it.
+            // Requests that the gateway rejected are not logged, because no model received them.
             if record.outcome == Outcome::Rejected || !record.text_for.has(self.consumer) {
                 continue;
             }
@@ -89,8 +89,7 @@ impl Sink for PayloadLog {
     }
 }
 
-/// The payload log as an option. It shows its settings to later options, which redact the texts of requests in the
-/// same way.
+/// The payload log as an option. Later options use its settings to redact texts in the same way.
 #[derive(Default)]
 pub struct PayloadLogOption(OnceLock<Arc<PayloadLog>>);
 

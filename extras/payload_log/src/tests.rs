@@ -93,7 +93,7 @@ fn truncation_leaves_no_part_of_a_secret() {
     let key = ["sk-", &"abcdefgh01234567".repeat(8)].concat();
     for secret in secrets.into_iter().chain([key.as_str()]) {
         let mut texts = Vec::new();
-        // The secret crosses the end of the written text, or the end of the retained text.
+        // The secret crosses either the end of the written text or the end of the retained text.
         for end in [200, 200 + REDACTION_MARGIN_BYTES] {
             texts.extend(
                 (end - secret.len()..end + 2).map(|start| {

@@ -94,7 +94,8 @@ impl PeerExchange {
         })
     }
 
-    /// What runs scripts at the server, over the connection of the exchange. `None`: there is no connection.
+    /// The runner of scripts at the server, over the connection of the exchange. `None`: the gateway is not
+    /// connected.
     pub fn scripts(&self) -> watch::Receiver<Option<ScriptRunner>> {
         self.scripts.subscribe()
     }

@@ -44,12 +44,11 @@ pub(crate) struct PeerCounters {
     pub(crate) received_decisions: AtomicU64,
     /// Prompts and backlogs of other gateways for backends that this gateway does not have.
     pub(crate) unknown_backends: AtomicU64,
-    /// The result of the last try to connect to the message bus, with the reason of a failure.
-    /// `None`: not tried yet.
+    /// The result of the last connection attempt, with the reason of a failure. `None`: no attempt has ended.
     connection: Mutex<Option<Result<(), String>>>,
 }
 
-/// Another gateway counts as present if its last message is at most this old.
+/// Maximum age of the last message of another gateway that counts as present.
 const PRESENT_WITHIN: Duration = Duration::from_secs(5);
 
 pub(crate) fn add(counter: &AtomicU64, count: usize) {

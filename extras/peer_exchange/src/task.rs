@@ -22,16 +22,15 @@ pub const TASK: BackgroundTask = BackgroundTask::new("peer_exchange");
 
 /// Maximum time for which a decision waits for further decisions, to be sent in one message with them.
 const BATCH_INTERVAL: Duration = Duration::from_millis(5);
-/// Time between two messages without decisions. Such a message shows the other gateways that this
-/// gateway is present. It shows this gateway that the bus works, because the bus returns the
-/// message.
+/// Time between two messages without decisions. Such a message shows the other gateways that this gateway is
+/// present. It also shows this gateway that the bus works, because the bus returns the message.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time without any message, including those of this gateway, after which the gateway connects
 /// again.
 const SILENCE_LIMIT: Duration = Duration::from_secs(5);
-/// First time between two attempts to connect. Each further one is twice as long.
+/// Initial time between two connection attempts. It doubles after each failure.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);
-/// Longest time between two attempts to connect.
+/// Maximum time between two connection attempts.
 const LONGEST_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// The backends of the pool by the hash of their names.
@@ -235,7 +234,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
-    /// A Redis server that lets clients subscribe, and refuses each PUBLISH.
+    /// A Redis server that accepts subscriptions but refuses each PUBLISH.
     async fn serve_subscriptions_only(mut stream: TcpStream) {
         let mut buffer = [0; 4_096];
         while let Ok(read @ 1..) = stream.read(&mut buffer).await {

@@ -24,8 +24,7 @@ pub(crate) struct Leg<'a> {
     pub(crate) ends_at: Instant,
 }
 
-/// The parameters with which one decode engine may read, once, the KV blocks that a prefill leg
-/// computed.
+/// The parameters with which one decode engine may read, once, the KV blocks that a prefill leg computed.
 pub(crate) struct Parameters {
     pub(crate) text: String,
     pub(crate) got_at: Instant,

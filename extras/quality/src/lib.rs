@@ -155,7 +155,7 @@ impl GatewayOption for QualityOption {
         context: &StartContext<'_>,
         parts: &mut OptionParts,
     ) -> Result<(), StartError> {
-        // Without the redaction of operators, secrets would reach the samples.
+        // Without the redaction settings of operators, secrets would reach the samples.
         let payload_log = parts
             .find::<PayloadLogSettings>()
             .ok_or("`quality` must come after `payload_log` in the list of options")?;

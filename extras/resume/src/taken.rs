@@ -32,8 +32,8 @@ use tokenweir_request::runs::{
 /// Maximum length of an `Idempotency-Key`, in bytes. No known service permits longer ones.
 const MAX_KEY_BYTES: usize = 255;
 
-/// The key belongs to a request with another path, query, content type or body: 422. This status and the next one are
-/// those of draft-ietf-httpapi-idempotency-key-header.
+/// The key belongs to a request with another path, query, content type or body: 422. This status and the next
+/// one follow draft-ietf-httpapi-idempotency-key-header.
 const OTHER_REQUEST: GatewayError = GatewayError::Option(&StartError {
     reason: "idempotency_key",
     message: "the Idempotency-Key belongs to another request of this client: repeat that request \
@@ -48,8 +48,8 @@ const TOO_MANY_READERS: GatewayError = GatewayError::Option(&StartError {
     is_conflict: true,
 });
 
-/// `Last-Event-ID` names no event of a response that this gateway keeps for the request: 412, because
-/// the header is a condition that does not hold.
+/// `Last-Event-ID` names no event of a response that this gateway keeps for the request: 412, because the
+/// condition of the header is not met.
 const UNKNOWN_EVENT: GatewayError = GatewayError::Option(&StartError {
     reason: "last_event_id",
     message: "this gateway does not keep the response of which Last-Event-ID names an event: repeat \
@@ -57,12 +57,12 @@ const UNKNOWN_EVENT: GatewayError = GatewayError::Option(&StartError {
     is_conflict: false,
 });
 
-/// What a client asks for with `Last-Event-ID`.
+/// The wish of a client as stated in `Last-Event-ID`.
 #[derive(Debug, Clone, Copy, Default)]
 struct LastEvent {
     /// Whether the client asks for event ids. An empty value or 0 asks for those of the whole stream.
     is_asked: bool,
-    /// The last event that the client has. `None`: it has none.
+    /// The last event that the client received. `None`: the client received no event.
     event: Option<EventId>,
 }
 
@@ -91,7 +91,7 @@ impl RequestOption for Resumption {
         let Some(key) = settings.and_then(|_| usable_key(self, recorded, headers)) else {
             let names_event = |value: &HeaderValue| EventId::parse(value.as_bytes()).is_some();
             if recorded.permit.is_ok() && headers.get_all(LAST_EVENT_ID).iter().any(names_event) {
-                // Without this error the client would join its events with those of another response.
+                // Without this error, the client would append the events of another response.
                 recorded.permit = Err(UNKNOWN_EVENT);
             }
             return None;
@@ -291,7 +291,7 @@ impl KeyedRequest<'_> {
             .spawn(run::complete(context.clone(), recorded, request, producer));
         match body.head().await {
             Some(head) => respond(body, &head, head.headers.clone(), None),
-            // The run has panicked.
+            // The run panicked, so it has no response.
             None => {
                 ProxyResponseBody::complete(GatewayError::Internal.to_response_in(envelope, None))
             }
@@ -318,7 +318,7 @@ async fn attached(
             .principal
             .model_route(&context.state.pool, record, &fields)
     });
-    // The run has its own body, so nothing needs that of the repetition while it waits.
+    // The run has its own copy of the body, so the body of the repetition is dropped before the wait.
     drop(body);
     if let Err(error) = checked {
         return refuse(context, recorded, following.abort, head, error).await;
@@ -375,7 +375,7 @@ async fn refuse(
     handle_request(context, recorded, abort, &EarlyResponse::default(), request).await
 }
 
-/// The response of a run with these headers. `exchange`: of a request that did not begin the run.
+/// The response of a run with these headers. `exchange`: the exchange of a request that did not begin the run.
 fn respond(
     mut body: RunBody,
     head: &RunHead,
@@ -405,7 +405,7 @@ fn request_digest(head: &request::Parts, body: &[u8]) -> Digest {
 }
 
 impl LastEvent {
-    /// `None`: the client has an event that this gateway did not send, or names several.
+    /// `None`: the header names several events, or an event that this gateway did not send.
     fn from_headers(headers: &HeaderMap) -> Option<Self> {
         let mut values = headers.get_all(LAST_EVENT_ID).iter();
         let Some(value) = values.next() else {

@@ -1,4 +1,4 @@
-//! A claim as a call of the script, and its answer.
+//! Encodes a claim as a call of the script, and decodes the answer.
 
 use std::sync::Arc;
 use tokenweir_peer_exchange::messages::ExchangeKey;
@@ -21,7 +21,7 @@ pub(crate) struct StoreAnswer {
     pub(crate) quota: QuotaAnswer,
     /// Whether the server grants nothing yet, because it has lost its data or never had any.
     pub(crate) is_settling: bool,
-    /// Since when the server has its data, in seconds since 1970 by its clock.
+    /// The time since which the server has its data, in seconds since 1970 by the clock of the server.
     pub(crate) has_data_since: u64,
 }
 
@@ -53,7 +53,7 @@ impl SubjectClaim {
     }
 }
 
-/// A call of [`SCRIPT`] that grants nothing.
+/// A call of [`SCRIPT`] without a claim. It only asks whether the server works.
 pub(crate) fn heartbeat(key: &ExchangeKey, gateway: &str, ends_at: u64) -> ScriptCall {
     let arguments = format!("{gateway} 0 0 0 0 {ends_at} 1");
     ScriptCall {
@@ -67,7 +67,7 @@ fn keys(key: &ExchangeKey, parts: &[&str]) -> Vec<String> {
 }
 
 impl StoreAnswer {
-    /// The answer in the result of a call. `None`: it is no answer.
+    /// Reads the answer from the result of a call. `None`: the result has another form.
     pub(crate) fn from_result(result: &[i64]) -> Option<Self> {
         let &[
             share,

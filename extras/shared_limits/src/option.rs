@@ -1,11 +1,11 @@
-//! Limits over gateways and restarts as an option.
+//! Shared and persistent limits as an option.
 
 use crate::rows;
 use crate::section::SharedLimitsConfig;
 use crate::task::{SharedLimits, TASK};
 use tokenweir_option::prelude::*;
 
-/// Limits over gateways and restarts as an option.
+/// Shared and persistent limits as an option.
 #[derive(Default)]
 pub struct SharedLimitsOption(OnceLock<Arc<SharedLimits>>);
 

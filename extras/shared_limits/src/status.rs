@@ -1,37 +1,37 @@
-//! The counters and the state of limits over gateways and restarts.
+//! The counters and the state of shared and persistent limits.
 
 use serde::Serialize;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokenweir_protocol::mutex::lock;
 
-/// The state of limits over gateways and restarts, for metrics and status.
+/// The state of shared and persistent limits, for metrics and status.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct SharedLimitsStatus {
-    /// How the gateways share limits. `None`: this gateway counts by itself.
+    /// The state of the sharing. `None`: this gateway counts alone.
     pub store: Option<StoreStatus>,
     /// Number of times that the file was written.
     pub file_writes: u64,
     /// Number of times that the file could not be read or written.
     pub file_errors: u64,
-    /// The newest error of the file. `None`: there was none.
+    /// The newest error of the file. `None`: no error.
     pub file_error: Option<String>,
 }
 
-/// How the gateways share limits.
+/// The state of the sharing of limits between gateways.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct StoreStatus {
-    /// What the server of the exchange is: starting, connected, settling or away.
+    /// The state of the server of the exchange: starting, connected, settling or away.
     pub state: &'static str,
-    /// Number of gateways, with this one, when the server last answered.
+    /// Number of gateways, including this one, at the last answer of the server.
     pub gateways: u64,
-    /// Number of tenants, keys and models of tenants that hold grants or need some.
+    /// Number of tenants, keys and models of tenants that hold grants or need one.
     pub active_subjects: usize,
     /// Claims that the server answered.
     pub answered_claims: u64,
     /// Claims that the server did not answer.
     pub failed_claims: u64,
-    /// Number of times that the server was found without data.
+    /// Number of times that the server had lost its data.
     pub lost_data: u64,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Counters {
     pub(crate) file_writes: AtomicU64,
     file_errors: AtomicU64,
     file_error: Mutex<Option<String>>,
-    /// The state of the server, the number of gateways and that of active subjects. `None`: no server is used.
+    /// The state of the server and the numbers of gateways and of active subjects. `None`: no server is used.
     pub(crate) store: Mutex<Option<StoreStatus>>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn add(counter: &AtomicU64, count: usize) {
 }
 
 impl Counters {
-    /// Counts an error of the file. Returns whether it is another one than before.
+    /// Counts an error of the file. Returns whether it differs from the previous error.
     pub(crate) fn on_file_error(&self, error: &str) -> bool {
         add(&self.file_errors, 1);
         let previous = lock(&self.file_error).replace(error.to_owned());

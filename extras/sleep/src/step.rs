@@ -14,23 +14,23 @@ use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::resilience::Availability;
 use tokio::sync::OwnedSemaphorePermit;
 
-/// The path that puts the engine to sleep. Level 1 keeps the weights in the memory of the host.
-/// After level 2 they would have to be loaded anew.
+/// The path that puts the engine to sleep. Level 1 keeps the weights in the memory of the host. After level 2,
+/// the engine would have to load them again.
 const SLEEP_PATH: &str = "/sleep?level=1";
 const WAKE_PATH: &str = "/wake_up";
-/// Time after which the gateway wakes an engine that still sleeps once more.
+/// Time after which the gateway repeats the wake request to an engine that still sleeps.
 const WAKE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What the health checker of a backend knows of its sleep mode.
+/// The state of the sleep mode of one backend in its health checker.
 #[derive(Debug)]
 struct SleepStep {
     mode: SleepMode,
     /// The last time at which the engine had work.
     busy_at: Instant,
-    /// The permit to put the engine to sleep. While the engine falls asleep, the permit is held and the
-    /// backend gets no requests. `None`: the engine does not fall asleep now.
+    /// The permit to put the engine to sleep. While the engine falls asleep, the permit is held and the backend
+    /// gets no requests. `None`: the engine is not falling asleep.
     falling_asleep: Option<OwnedSemaphorePermit>,
-    /// Time of the last request that asked the engine to wake. `None`: there was none since the last start of
+    /// Time of the last request that asked the engine to wake. `None`: no such request since the last start of
     /// the server.
     woken_at: Option<Instant>,
     /// Whether the engine has refused to sleep since the last start of the server.
@@ -117,12 +117,12 @@ impl SleepStep {
         let backend = &checker.backend.identity.id;
         tracing::info!(%backend, "waking the engine of the backend: requests wait for it");
         match post(checker, WAKE_PATH).await {
-            // A large engine takes longer to wake than the timeout, so a timeout is no failure.
+            // A large engine takes longer to wake than the timeout, so a timeout does not count as a failure.
             Ok(StatusCode::OK) | Err(FetchError::Timeout { .. }) => lock(&facet.counts).wakes += 1,
             result => {
                 let answer = describe(&result);
                 tracing::warn!(backend = %checker.backend.identity.id, answer, "the backend did not wake its engine: another sleeping backend may be woken");
-                // Then another sleeping backend that serves the model may be woken.
+                // Clearing the flag lets another sleeping backend with the model be woken.
                 facet.is_wake_requested.set(false);
             }
         }
@@ -135,7 +135,7 @@ impl SleepStep {
     async fn fall_asleep(&mut self, facet: &SleepFacet, checker: &mut HealthChecker) {
         checker.interval = checker.context.settings.min_interval;
         if self.falling_asleep.is_none() {
-            // Without a permit, another engine is being put to sleep.
+            // If there is no permit, another engine is falling asleep.
             self.falling_asleep = self.mode.permits.clone().try_acquire_owned().ok();
             if self.falling_asleep.is_some() {
                 checker.backend.withdraw(Some(Availability::Asleep));

@@ -160,7 +160,7 @@ impl TraceCapture {
             ttft_ms: record.ttft().map(millis),
             e2e_ms: millis(record.duration()),
         };
-        // Each value can be written as JSON, so this does not fail.
+        // All values can be written as JSON, so this does not fail.
         let mut line = sanitize::json(serde_json::to_string(&line).unwrap_or_default());
         line.push('\n');
         line

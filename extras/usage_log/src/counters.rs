@@ -12,12 +12,12 @@ use tokenweir_protocol::mutex::lock;
 pub(super) struct UsageCounters {
     pub(super) written: AtomicU64,
     pub(super) lost: AtomicU64,
-    /// The part of `lost` that no gap in the file states yet.
+    /// The number of lost records for which the file has no gap event yet.
     pub(super) unstated: AtomicU64,
     pub(super) gaps_lost: AtomicU64,
     pub(super) gaps_unclean_stop: AtomicU64,
     pub(super) gaps_expired: AtomicU64,
-    /// Number of the last line that the receiver has.
+    /// Number of the last line that the receiver has acknowledged.
     pub(super) acknowledged: AtomicU64,
     pub(super) disk: Arc<DiskSync>,
     /// Why the receiver does not accept events. `None`: it accepts them.
@@ -26,14 +26,14 @@ pub(super) struct UsageCounters {
     pub(super) state: OnceLock<Arc<StateFile>>,
 }
 
-/// The state of the usage log. The default is that of a gateway without one.
+/// The state of the usage log. The default is that of a gateway without a usage log.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct UsageLogStatus {
     /// Records that were written to the file.
     pub written: u64,
-    /// Records that were not written: the file could not be written and the queue was full.
+    /// Number of records that were lost because the file could not be written and the queue was full.
     pub lost: u64,
-    /// Gaps by cause.
+    /// Number of gaps by cause.
     pub gaps: UsageGaps,
     /// Events that the receiver has not acknowledged yet. 0: there is no receiver.
     pub unacknowledged: u64,
@@ -46,7 +46,7 @@ pub struct UsageLogStatus {
 pub struct UsageGaps {
     /// Records were lost: the file could not be written for so long that the queue was full.
     pub lost: u64,
-    /// The gateway did not stop in order. Requests that were open, or had ended just before, have no record.
+    /// The gateway did not stop cleanly. Requests that were open, or had ended just before, have no record.
     pub unclean_stop: u64,
     /// Events were removed with the rotated file before the receiver acknowledged them.
     pub expired: u64,

@@ -107,14 +107,14 @@ impl UsageLog {
         ))
     }
 
-    /// Returns the numbers of the log.
+    /// Returns the state of the usage log.
     pub fn status(&self) -> UsageLogStatus {
         self.counters.status(self.is_pushed)
     }
 }
 
 impl UsageLogGuard {
-    /// Writes the remaining records, and waits until the receiver has them, but at most 5 s: the file may be
+    /// Writes the remaining records, and waits at most 5 s until the receiver has them, because the file may be
     /// removed with its container.
     pub async fn shutdown(self) {
         let Self {
@@ -131,7 +131,7 @@ impl UsageLogGuard {
                     tokio::time::sleep(SHUTDOWN_INTERVAL).await;
                 }
             };
-            // The next process pushes the rest.
+            // If the time is over, the next process pushes the remaining events.
             let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, pushed).await;
         }
     }
@@ -139,7 +139,7 @@ impl UsageLogGuard {
 
 impl Sink for UsageLog {
     fn finished(&self, records: &[&RequestRecord]) {
-        // A request that no backend got used nothing.
+        // Requests that no backend received have no usage.
         for record in records.iter().filter(|record| !record.attempts.is_empty()) {
             if self
                 .queue

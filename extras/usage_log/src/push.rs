@@ -1,5 +1,5 @@
 //! Pushes the events of the usage log to a receiver: `CloudEvents` in the JSON batch format over HTTP. The file
-//! is the queue: an event is pushed until the receiver acknowledges it with a status of success.
+//! serves as the queue: each event is pushed until the receiver acknowledges it with a success status.
 
 use super::counters::UsageCounters;
 use super::event_reader::{EventBatch, EventReader};
@@ -23,9 +23,9 @@ struct UsagePush {
 }
 
 const CONTENT_TYPE: &str = "application/cloudevents-batch+json";
-/// Pause until the file is read again after its end.
+/// Pause at the end of the file before the next read.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// Pause after the first refused batch. It doubles with each further refusal.
+/// Pause after the first refusal of a batch. It doubles with each further refusal.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_mins(1);
 
@@ -45,7 +45,7 @@ pub(super) fn start(
 
 impl UsagePush {
     async fn run(self: Arc<Self>) {
-        // Before that, another process pushes.
+        // Until this process has locked the state file, another process pushes the events.
         while self.counters.state.get().is_none() {
             time::sleep(POLL_INTERVAL).await;
         }
@@ -72,7 +72,7 @@ impl UsagePush {
         }
     }
 
-    /// Posts the events until the receiver accepts them.
+    /// Posts a batch repeatedly until the receiver accepts it.
     async fn deliver(&self, batch: EventBatch) {
         let EventBatch {
             body,

@@ -22,7 +22,7 @@ settings! {
     }
 }
 
-/// Minimum of `usage_log.max_bytes`.
+/// Minimum of `usage_log.max_bytes`, in bytes.
 const MIN_FILE_BYTES: usize = 1 << 20;
 const RECEIVER: &str = "usage_log.push";
 
@@ -38,7 +38,7 @@ impl Default for UsageLogConfig {
 }
 
 impl UsageLogConfig {
-    /// The settings of the usage log. `None`: there is no file. `gateway`: the name of this gateway.
+    /// The settings of the usage log. `None`: no file is configured. `gateway`: the name of this gateway.
     pub fn settings(
         &self,
         gateway: &str,

@@ -1,4 +1,4 @@
-//! Tests of the file of the usage log: its numbers, its gaps, and the order in which it is read.
+//! Tests of the file of the usage log: its line numbers, its gaps, and the order of reading.
 
 use super::event_reader::EventReader;
 use super::state_file::StateFile;
@@ -47,7 +47,7 @@ fn kinds(lines: &[Value]) -> Vec<&str> {
     lines.iter().map(short).collect()
 }
 
-/// Asserts that the lines have one series and the numbers from 1 on.
+/// Asserts that all lines have the same series and the numbers from 1.
 fn assert_numbered(lines: &[Value]) {
     let series = lines[0]["id"].as_str().unwrap().strip_suffix("-1").unwrap();
     for (number, line) in (1_u64..).zip(lines) {
@@ -224,7 +224,7 @@ fn events_are_read_in_order_across_rotations() {
         length < 1 << 19 && folder.path().join("usage.jsonl.old").exists(),
         "{length}"
     );
-    // A reader that was away for several rotations misses events, and counts them.
+    // A reader that was absent for several rotations misses events and counts them.
     let mut late = EventReader::new(&settings.file, 10);
     let batch = late.read_batch(read).unwrap().unwrap();
     let events: Vec<Value> = serde_json::from_slice(&batch.body).unwrap();

@@ -28,7 +28,7 @@ impl GatewayOption for WebhookNotifier {
         status.blocks.add(WebhookStatuses(self.status()));
     }
 
-    /// The content of a token file may have changed while its path has not.
+    /// A changed token file is read even if its path in the configuration is the same.
     fn reload(
         self: Arc<Self>,
         settings: WebhooksConfig,

@@ -1,4 +1,5 @@
-//! Tests of tokens: what is accepted and what it grants. The other files have attacks.
+//! Tests of accepted tokens and their rights. The other files of this folder test attacks, documents and
+//! refreshes.
 
 mod attacks;
 mod documents;
@@ -14,7 +15,7 @@ use tokenweir_net::testing::TempFolder;
 use tokenweir_request::access::{KeyFile, PseudonymKey, TokenCharge};
 use tokenweir_request::record::Tier;
 
-/// The time of the tests, in seconds since 1970.
+/// The current time in all tests, in seconds since 1970.
 const NOW: u64 = 1_800_000_000;
 const ISSUER: &str = "https://issuer.test";
 
@@ -42,7 +43,7 @@ fn claims() -> Value {
     json!({ "iss": ISSUER, "aud": "tokenweir", "exp": NOW + 600, "sub": "user-1", "tenant": "a" })
 }
 
-/// Valid claims with other values of some of them.
+/// The claims of a valid token with changes.
 fn claims_with(changes: &Value) -> Value {
     let mut claims = claims();
     for (name, value) in changes.as_object().unwrap() {
@@ -63,7 +64,7 @@ fn context() -> GrantContext {
     }
 }
 
-/// A verifier of one issuer with keys in a file.
+/// A verifier with one issuer whose keys are in a file.
 struct World {
     verifier: Arc<TokenVerifier>,
     keys: Arc<ApiKeys>,
@@ -71,7 +72,7 @@ struct World {
 }
 
 impl World {
-    /// `name`: that of the test, for its folder.
+    /// Creates the verifier. `name` is the name of the test, for its folder.
     fn new(name: &str, document: &Value) -> Self {
         Self::with_settings(name, document, |_| {})
     }
@@ -108,7 +109,7 @@ impl World {
         self.check(token.as_bytes()).unwrap().unwrap()
     }
 
-    /// The reason why a token is refused. `None`: it does not look like one.
+    /// The reason why a token is refused. `None`: the text does not look like a token.
     fn refusal(&self, token: &[u8]) -> Option<Refusal> {
         self.check(token).map(Result::unwrap_err)
     }
@@ -132,7 +133,7 @@ async fn every_algorithm_is_accepted() {
             &json!({ "alg": signer.algorithm, "typ": "at+JWT" }),
             &claims(),
         );
-        // Several keys are for this algorithm only if the issuer says so.
+        // Each key names its algorithm, so a token without a key id matches only one key.
         assert_eq!(&*world.accept(&unnamed).caller.tenant, "a", "{}", signer.id);
     }
 }

@@ -9,7 +9,7 @@ use tokenweir_kv_events::decoder::{EventBatch, KvEvent};
 use tokenweir_kv_events::residency::StreamState;
 use tokenweir_kv_events::zmtp::{ApplyError, ConnectionError, EventSink};
 
-/// Applies the KV events of one part to the known contents of its cache.
+/// Applies the KV events of one part (a data-parallel rank) to the known contents of its cache.
 pub(crate) struct PartSink {
     backend: BackendId,
     cache: Arc<BackendCache>,
@@ -31,8 +31,7 @@ impl PartSink {
         }
     }
 
-    /// Applies one event. Takes the locks for each event separately, so that readers get them in
-    /// between.
+    /// Applies one event. Takes the locks for each event separately, so that readers can take them in between.
     fn apply_event(&self, event: &KvEvent<'_>) -> Result<(), ApplyError> {
         let Some(chain) = self.part.contents.write().apply(event)? else {
             return Ok(());

@@ -40,7 +40,7 @@ pub struct ScriptCall {
     pub arguments: Vec<String>,
 }
 
-/// Receives the messages of all gateways, also those of this one.
+/// Receives the messages of all gateways, including this one.
 pub struct Subscription(PubSubStream);
 
 /// Why the message bus cannot be used.
@@ -49,10 +49,10 @@ pub enum BusError {
     /// The server refused a command, or the connection failed.
     #[error("{0}")]
     Redis(#[from] redis::RedisError),
-    /// To connect and to subscribe took longer than the time limit.
+    /// The connection attempt with its subscription took longer than the time limit.
     #[error("could not connect and subscribe within {0:?}")]
     Timeout(Duration),
-    /// The subscription brought no message, although it should at least return those of this gateway.
+    /// The subscription returned no message, not even those of this gateway.
     #[error("the subscription brought no message for {0:?}, not even those of this gateway")]
     Silent(Duration),
     /// The server closed the subscription.
@@ -151,7 +151,7 @@ impl ScriptRunner {
         let digest: String = digits.collect();
         let mut pipeline = redis::pipe();
         for (index, call) in calls.iter().enumerate() {
-            // The first call also stores the script, for the others.
+            // The first call also stores the script at the server, so that further calls need only its hash.
             let command = if index == 0 {
                 pipeline.cmd("EVAL").arg(script)
             } else {
