@@ -21,7 +21,9 @@ const MIN_BUNCHED_EVENTS: usize = 4;
 pub(super) enum GatewayListener {
     /// The client listener of a gateway. `has_metrics`: whether the facts also contain the metrics page of
     /// this gateway.
-    Clients { has_metrics: bool },
+    Clients {
+        has_metrics: bool,
+    },
     Admin,
 }
 

@@ -22,7 +22,7 @@ pub struct ServedModel {
     pub parent: Option<Arc<str>>,
     /// The engine kind, derived from `owned_by` of the entry. `None`: no known engine writes this owner.
     pub server: Option<EngineKind>,
-    /// `max_model_len` of the entry: the greatest number of prompt and output tokens together. A LoRA adapter
+    /// `max_model_len` of the entry: the maximum number of prompt and output tokens together. A LoRA adapter
     /// has the value of its base model. `None`: unknown.
     pub max_len: Option<u32>,
     /// The entry of the model in `/v1/models`.
@@ -58,14 +58,14 @@ struct BackendModelListResponse {
 
 /// The field of an entry with the context length of the model, as vLLM names it.
 const MAX_LEN: &str = "max_model_len";
-/// Fields of an entry that vLLM generates anew for every response.
+/// Fields of an entry that vLLM generates anew forevery response.
 const VOLATILE_FIELDS: [&str; 2] = ["created", "permission"];
 
 impl ModelList {
-    /// Greatest number of models of one backend. The gateway routes no requests for further models to the
+    /// Maximum number of models of one backend. The gateway routes no requests for further models to the
     /// backend.
     pub const MOST: usize = 10_000;
-    /// Greatest length of a model id, in bytes.
+    /// Maximum length of a model id, in bytes.
     pub const MAX_ID_BYTES: usize = 256;
 
     /// Parses a `/v1/models` response. Models that a gateway lists as unavailable are left out, because another
@@ -205,7 +205,7 @@ impl ServedModel {
         self.entry.with(MAX_LEN, length.into())
     }
 
-    /// Whether two lists have equal entries in one order. Fields that vLLM generates anew for every response
+    /// Whether two lists have equal entries in one order. Fields that vLLM generates anew forevery response
     /// are not compared.
     pub fn are_equivalent(left: &[Self], right: &[Self]) -> bool {
         left.iter()

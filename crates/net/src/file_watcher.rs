@@ -61,7 +61,7 @@ pub const READ_LIMIT: Duration = Duration::from_secs(5);
 /// Time between two polls after a read that took too long. The thread of that read stays blocked until the file
 /// system responds.
 const LATE_POLL_INTERVAL: Duration = Duration::from_secs(10);
-/// Greatest number of reads of one watcher that have started and not ended.
+/// Maximum number of reads of one watcher that have started and not ended.
 const MAX_PENDING_READS: usize = 64;
 /// Time between two polls of the files.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);

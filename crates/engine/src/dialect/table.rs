@@ -87,9 +87,9 @@ struct NameIndex {
 /// The first eight bytes of a text as a little-endian number.
 pub(super) type NameHead = u64;
 
-/// Greatest number of rows of a dialect.
+/// Maximum number of rows of a dialect.
 pub(super) const MAX_ROWS: usize = 48;
-/// Greatest number of names in all rows of a dialect.
+/// Maximum number of names in all rows of a dialect.
 const MAX_NAMES: usize = 64;
 /// Number of bytes in a [`NameHead`]. A metric name has at least this length. A prefix can be one byte longer.
 const HEAD_BYTES: usize = 8;

@@ -51,10 +51,10 @@ pub(super) struct FrameDecoder {
     part_bytes: usize,
 }
 
-/// Greatest length of a message in bytes. For comparison: the event batch of a vLLM step with 16,384 new tokens
+/// Maximum length of a message in bytes. For comparison: the event batch of a vLLM step with 16,384 new tokens
 /// has about 80 KB.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// Greatest number of parts of a message. A replayed event batch has four.
+/// Maximum number of parts of a message. A replayed event batch has four.
 const MAX_PARTS: usize = 8;
 
 const FLAG_MORE: u8 = 1;

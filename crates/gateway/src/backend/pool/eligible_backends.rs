@@ -78,7 +78,7 @@ pub(super) struct BackendSearch<'a> {
 #[derive(Default)]
 pub(super) struct EligibleBackends {
     pub(super) candidates: Vec<Candidate>,
-    /// The greatest number of prompt tokens that any one backend, full or not, has cached.
+    /// The maximum number of prompt tokens that any one backend, full or not, has cached.
     pub(super) most_cached: f64,
     /// Whether all backends that could serve the request are full. False if there are none.
     pub(super) are_full: bool,

@@ -154,7 +154,7 @@ async fn decode(
 }
 
 /// Maximum time that a client may take for the first `received` bytes of a body. Without this limit, a client
-/// that sends one byte within each `idle_timeout` would hold the body memory for ever.
+/// that sends one byte within each `idle_timeout` would hold the body memory forever.
 pub(crate) fn max_upload_time(received: usize, idle_timeout: Duration) -> Duration {
     let transfer = Duration::try_from_secs_f64(received as f64 / MIN_UPLOAD_RATE);
     idle_timeout

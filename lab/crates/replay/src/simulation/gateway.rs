@@ -55,7 +55,7 @@ pub(super) struct QueuedArrival {
     pub(super) arrived_at: Duration,
 }
 
-/// Greatest number of waiting requests in a gateway: the default of the real gateway.
+/// Maximum number of waiting requests in a gateway: the default of the real gateway.
 const QUEUE_CAPACITY: usize = 1_024;
 
 impl SimulatedGateway {

@@ -31,7 +31,7 @@ const BURST_SHARE: f64 = 0.01;
 /// Every fifth traffic has adapters, from [`FIRST_WITH_ADAPTERS`] on. Earlier results are about traffics without.
 const ADAPTERS_EVERY: u32 = 5;
 const FIRST_WITH_ADAPTERS: u32 = 30;
-/// Greatest number of turns of a session.
+/// Maximum number of turns of a session.
 const MAX_TURNS: usize = 40;
 /// The kind of the texts that stand for adapters.
 const ADAPTER_KIND: u64 = 30;
