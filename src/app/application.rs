@@ -42,7 +42,7 @@ pub(crate) struct Application {
     workers: TelemetryWorkers,
     /// Applies configuration reloads and discovered backends to the running gateway.
     reloader: Reloader,
-    /// What a shutdown waits for, after the last request.
+    /// The futures of options that a shutdown waits for after the last request.
     option_ends: Vec<BoxFuture<'static, ()>>,
     option_guards: Vec<Box<dyn Any + Send>>,
     starts: Arc<ProcessStarts>,
@@ -144,7 +144,7 @@ impl Application {
             DrainOutcome::TaskFailed(BackgroundTask::LISTENER)
         });
         drop(watchdog);
-        // Waits for the end of the task, which drops the reloader and its health checkers.
+        // Waits until the reload task has ended, which drops the reloader and its health checkers.
         reloading.stop().await;
         self.workers.shutdown(self.option_ends).await;
         drop(self.option_guards);
@@ -174,7 +174,7 @@ struct RequestPath {
     pipeline: TelemetryPipeline,
     health_checks: HealthCheckSupervisor,
     options: Arc<AttachedOptions>,
-    /// What the options bring, without what the other parts have.
+    /// The parts that options contribute, except those that other fields already contain.
     parts: OptionParts,
     proxy: ProxyContext,
 }

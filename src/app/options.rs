@@ -1,4 +1,4 @@
-//! The options of the list in `options.rs`, and what follows from the list.
+//! Starts, reloads and stops the options of the list in `options.rs`, and collects their metrics and checks.
 
 use super::diagnosis;
 use crate::config::{BackendConfig, Config};
@@ -42,7 +42,8 @@ const TASK_ROWS: &[MetricDescriptor] = &[counts(
     })],
 )];
 
-/// The settings of an option in a configuration: its section, or what its entry reads from other sections.
+/// The settings of an option in a configuration: its section, or values that its entry reads from other
+/// sections.
 #[cfg(feature = "options")]
 macro_rules! settings {
     ($config:ident, $key:ident $description:literal) => {
@@ -144,7 +145,7 @@ macro_rules! define_attached {
                 found
             }
 
-            /// Where options write requests.
+            /// The destinations to which options write requests.
             pub(super) fn outputs(config: &Config) -> Vec<OutputTarget> {
                 let mut outputs = Vec::new();
                 $(outputs.extend(<$option>::output(&settings::$key(config)));)*
@@ -164,7 +165,7 @@ macro_rules! define_attached {
         }
 
         const ROWS: &[&[MetricDescriptor]] = &[$(<$option>::ROWS,)*];
-        /// What each option adds to an entry of the decision log.
+        /// For each option, the parts that it adds to an entry of the decision log.
         const DECISION_PARTS: &[&[DecisionPart]] = &[$(<$option>::DECISION_PARTS,)*];
         /// The checks of each option by `tokenweir doctor`.
         const STATUS_CHECKS: &[&[StatusCheck]] = &[$(<$option>::STATUS_CHECKS,)*];
@@ -174,7 +175,7 @@ macro_rules! define_attached {
 
 with_options!(define_attached {});
 
-/// What options may know of a configuration. `env` returns the value of an environment variable.
+/// The context in which options start. `env` returns the value of an environment variable.
 pub fn start_context<'a>(
     config: &Config,
     env: &'a dyn Fn(&str) -> Option<String>,
@@ -189,7 +190,7 @@ pub fn start_context<'a>(
     }
 }
 
-/// What options add to an entry of the decision log.
+/// The parts that options add to an entry of the decision log.
 pub fn decision_parts() -> Vec<DecisionPart> {
     DECISION_PARTS.concat()
 }

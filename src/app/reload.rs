@@ -55,7 +55,7 @@ pub(super) struct ReloadTriggers {
     requests: ReloadRequests,
 }
 
-/// What a reload has read from files. Nothing is applied yet.
+/// The files and settings that a reload has read and not yet applied.
 struct PreparedReload {
     secret_files: SecretFiles,
     backends: Vec<Backend>,
@@ -198,7 +198,7 @@ impl Reloader {
     /// the admin listener.
     async fn reload(&mut self) -> Result<String, String> {
         let Some(file) = self.loaded.file.clone() else {
-            // Without a file the configuration cannot have changed, so this is no failed reload.
+            // Without a file the configuration cannot have changed, so this does not count as a failed reload.
             tracing::warn!("{NO_FILE}");
             return Err(NO_FILE.to_owned());
         };
@@ -294,7 +294,7 @@ impl Reloader {
         Ok(changed)
     }
 
-    /// The client with the timeouts of a configuration. Health checks use it too.
+    /// The HTTP client with the timeouts of the new configuration. Health checks use it too.
     fn reconfigured_client(&mut self, current: &HttpClient, config: &Config) -> HttpClient {
         let previous = &self.loaded.config;
         let mut client = current.clone();

@@ -102,8 +102,7 @@ pub fn block_on(command: impl Future<Output = ExitCode>) -> ExitCode {
     }
 }
 
-/// Prints a line to standard output. Ignores errors, because a reader that closed the pipe, such as `head`,
-/// needs no more lines.
+/// Prints a line to standard output. Ignores errors, because a reader such as `head` may close the pipe early.
 pub(crate) fn print_line(line: impl Display) {
     let _ = writeln!(io::stdout(), "{line}");
 }

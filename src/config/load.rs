@@ -72,8 +72,7 @@ impl Config {
     }
 }
 
-/// The error of a rule violation at its location: a flag, an environment variable or a position in
-/// the file.
+/// The error of a rule violation with its location: a flag, an environment variable or a position in the file.
 fn locate_violation(
     violation: &RuleViolation,
     sources: &ConfigSources,

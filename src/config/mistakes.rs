@@ -145,7 +145,7 @@ mod tests {
         first_lines(name, text, Config::load_all)
     }
 
-    /// The line and column of each mistake.
+    /// The line and the column of each mistake.
     fn positions(found: &[String]) -> Vec<&str> {
         found
             .iter()
@@ -153,8 +153,8 @@ mod tests {
             .collect()
     }
 
-    /// The text has mistakes in YAML, in types and against rules. Several are in one mapping, and both YAML
-    /// notations (block and flow) have some.
+    /// The text has mistakes in YAML, in types and against rules. One mapping contains several of them, and
+    /// both YAML notations (block and flow) occur.
     #[test]
     fn every_mistake_is_reported_in_line_order() {
         let text = "\

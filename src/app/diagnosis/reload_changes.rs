@@ -1,4 +1,4 @@
-//! What the last reload changed: keys of the configuration with their values, and keys of clients.
+//! Finds what the last reload changed: keys of the configuration with their values, and keys of clients.
 
 use crate::admin::Admin;
 use serde_json::Value;
@@ -28,7 +28,7 @@ const MAX_VALUE_CHARACTERS: usize = 40;
 const DEFAULT: &str = "default";
 
 impl ReloadObserver {
-    /// The last reload that changed something. `None`: there was none.
+    /// The last reload that changed a setting. `None`: no reload has changed one.
     pub(super) fn observe(
         &mut self,
         admin: &Admin,
@@ -89,7 +89,7 @@ fn removed_keys(before: &ApiKeys, after: &ApiKeys) -> Option<String> {
     (!removed.is_empty()).then(|| format!("removed from the key file: {}", summary(&removed)))
 }
 
-/// Adds the limits of the key file that differ. The limits of a tenant that is new or gone say nothing.
+/// Adds the limits of the key file that differ, except those of added tenants.
 fn compare_limits(before: &ApiKeys, after: &ApiKeys, changes: &mut Vec<String>) {
     let tenants: BTreeSet<&str> = before.identities().map(|it| &*it.tenant).collect();
     let mut of_before = before.set_limits(None);
@@ -132,7 +132,7 @@ fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, changes: &
         }
         return;
     }
-    // The defaults of an entry that is new or gone say nothing.
+    // Default values of an added or removed entry are not reported.
     let is_default = |value: Option<&Value>| value.is_none_or(|value| value["source"] == DEFAULT);
     let is_entry = before.is_none() || after.is_none();
     if is_entry && is_default(before) && is_default(after) {

@@ -20,7 +20,7 @@ use tokenweir_net::tls::{Alpn, OutboundTls};
 use tokenweir_sim::{Simulator, SimulatorSettings};
 use tokio::sync::oneshot;
 
-/// Maximum time until the head of a response. The gateway ends requests before.
+/// Maximum time until the response head. The gateway ends requests earlier.
 const RESPONSE_TIMEOUT: Duration = Duration::from_hours(1);
 
 /// Runs the demo until Ctrl-C or for `--duration`.

@@ -168,7 +168,7 @@ impl ConfigError {
         }
     }
 
-    /// Takes the excerpt from `text` again. Without a position in a file, no excerpt results.
+    /// Takes the excerpt from `text` again. If the location has no position in a file, there is no excerpt.
     fn with_excerpt_of(self, text: &str, redaction: ExcerptRedaction) -> Self {
         match self.location().cloned() {
             Some(ConfigLocation::File(file, Some(position))) => {

@@ -21,12 +21,12 @@ pub(crate) struct RenamedMetric {
     pub(crate) from: String,
     /// The new name. `None`: no metric replaces this one.
     pub(crate) to: Option<String>,
-    /// The label that selects this row, with its value. The new metric lacks the label.
+    /// The labels that select this row, with their values. The new metric lacks these labels.
     #[serde(default)]
     pub(crate) when: BTreeMap<String, String>,
     #[serde(default)]
     pub(crate) labels: BTreeMap<String, String>,
-    /// New values of a label, by the old name of the label.
+    /// New values of labels, by the old name of the label and then by the old value.
     #[serde(default)]
     pub(crate) values: BTreeMap<String, BTreeMap<String, String>>,
     /// The remedy for operators, if no metric replaces this one.
@@ -49,9 +49,9 @@ pub(crate) struct RenamedKey {
     pub(crate) to: Option<String>,
     #[serde(default)]
     pub(crate) values: BTreeMap<String, String>,
-    /// The sibling key to whose value this value is appended, after a colon.
+    /// The sibling key to which this value is appended, after a colon.
     pub(crate) joins: Option<String>,
-    /// The value that needs no change by the operator.
+    /// The value with which the key can be dropped without an action of the operator.
     pub(crate) default: Option<String>,
     /// Whether the key stays in the file, so that the gateway refuses the file. Dropping the key would leave
     /// data less protected.
@@ -154,7 +154,7 @@ impl Renames {
 }
 
 impl RenamedKey {
-    /// The remedy for a key without a successor.
+    /// The remedy for a key that no other key replaces.
     pub(crate) fn help(&self) -> &str {
         self.help.as_deref().unwrap_or("remove it")
     }

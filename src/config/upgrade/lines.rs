@@ -6,12 +6,12 @@ use std::ops::Range;
 /// Number of unchanged lines that the diff shows around a change.
 const CONTEXT: usize = 3;
 
-/// A note about a change that a person has to make.
+/// A note about a change that the operator has to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpgradeNote {
     /// The line number, counted from 1.
     pub line: usize,
-    /// The present text, and what to write in its place.
+    /// The present text and its replacement.
     pub problem: String,
 }
 
@@ -88,7 +88,8 @@ impl EditedLines {
         self.lines.iter().any(EditedLine::is_changed)
     }
 
-    /// The parts of the diff: the indexes of changed lines with their context. Neighbouring changes share a part.
+    /// The parts of the diff: the indexes of changed lines with their context. Changes that are close together
+    /// share a part.
     fn hunks(&self) -> Vec<Range<usize>> {
         let mut hunks: Vec<Range<usize>> = Vec::new();
         for (index, line) in self.lines.iter().enumerate() {

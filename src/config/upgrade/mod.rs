@@ -41,7 +41,7 @@ pub enum UpgradedKind {
 pub struct UpgradedFile {
     /// The lines, old and new.
     pub lines: EditedLines,
-    /// The changes that a person has to make, by line.
+    /// The changes that the operator has to make, by line.
     pub notes: Vec<UpgradeNote>,
     /// The metrics of the gateway in the new text of a file with queries.
     pub metrics: Vec<QueriedMetric>,
