@@ -1,6 +1,6 @@
 //! Fuzz target of headers and paths. For any headers of a client, the backend receives exactly one host and
 //! one request id. It receives no hop-by-hop header, no header with an underscore in its name, no header of
-//! the gateway itself, and no header that would change the engine forevery client. No hop-by-hop header of a
+//! the gateway itself, and no header that would change the engine for every client. No hop-by-hop header of a
 //! backend reaches the client. A path is forwarded exactly as the route table has it, or not forwarded.
 #![no_main]
 

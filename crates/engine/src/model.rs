@@ -58,7 +58,7 @@ struct BackendModelListResponse {
 
 /// The field of an entry with the context length of the model, as vLLM names it.
 const MAX_LEN: &str = "max_model_len";
-/// Fields of an entry that vLLM generates anew forevery response.
+/// Fields of an entry that vLLM generates anew for every response.
 const VOLATILE_FIELDS: [&str; 2] = ["created", "permission"];
 
 impl ModelList {
@@ -205,7 +205,7 @@ impl ServedModel {
         self.entry.with(MAX_LEN, length.into())
     }
 
-    /// Whether two lists have equal entries in one order. Fields that vLLM generates anew forevery response
+    /// Whether two lists have equal entries in one order. Fields that vLLM generates anew for every response
     /// are not compared.
     pub fn are_equivalent(left: &[Self], right: &[Self]) -> bool {
         left.iter()

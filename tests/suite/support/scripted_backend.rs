@@ -183,7 +183,7 @@ impl ScriptedBackend {
         backend
     }
 
-    /// Starts a backend that follows these steps forevery inference request.
+    /// Starts a backend that follows these steps for every inference request.
     pub(crate) async fn following(steps: impl Into<Vec<Step>>) -> Self {
         let steps = steps.into();
         Self::start(move |_| steps.clone()).await

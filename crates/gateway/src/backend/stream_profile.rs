@@ -47,7 +47,7 @@ const EVENT_UNREMOVABLE: u8 = 4;
 /// Weight of a new stream in the exponentially weighted means.
 const EWMA_WEIGHT: f64 = 0.1;
 /// Mean output of the streams, in tokens, above which the gateway requests continuous usage for fewer streams.
-/// With a reasoning parser, vLLM's Python front end counts all reasoning tokens again forevery event with
+/// With a reasoning parser, vLLM's Python front end counts all reasoning tokens again for every event with
 /// usage. So the cost of a stream grows with the square of its length.
 const LONG_OUTPUT_TOKENS: f64 = 1_000.0;
 /// Lower and upper bound of the learned tokens per event. The lower bound is below 1 because a

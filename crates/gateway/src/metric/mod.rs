@@ -96,7 +96,7 @@ pub enum MetricSource {
 }
 
 /// Maximum number of labels of a metric whose label values are read with [`MetricLabel::of_request`]. A metric
-/// with more labels would make [`MetricDescriptor::read_labels`] panic forevery request.
+/// with more labels would make [`MetricDescriptor::read_labels`] panic for every request.
 const MAX_REQUEST_LABELS: usize = 6;
 
 /// Name of the metric that measures the delay with which timers of the runtime fire.

@@ -127,7 +127,7 @@ impl ApiRoute {
         if path == WHOLE_SERVER && method == Method::OPTIONS {
             return Ok((Self::Health, WHOLE_SERVER));
         }
-        // The gateway is not a forward proxy. It rejects CONNECT with 405 forevery target.
+        // The gateway is not a forward proxy. It rejects CONNECT with 405 for every target.
         let mut allowed = (method == Method::CONNECT).then_some(POST);
         for fixed in FIXED_PATHS.iter().filter(|fixed| fixed.path == path) {
             // HEAD is allowed where GET is. OPTIONS is allowed because HAProxy checks the health of a server

@@ -1,4 +1,4 @@
-//! Samples the candidates of a large pool, so that a decision need not build a [`Candidate`] forevery backend.
+//! Samples the candidates of a large pool, so that a decision need not build a [`Candidate`] for every backend.
 //!
 //! The sample has the backends that received the longest prefixes of the prompt, and the best of some random
 //! backends by their [load hints](super::load_hint). Because of the randomness, concurrent decisions do not all

@@ -47,7 +47,7 @@ const CALIBRATION_SPEED_RANGE: Range<f64> = 0.01..100.0;
 const CALIBRATION_STEPS: u32 = 13;
 
 impl Experiment<'_> {
-    /// Runs every policy with every seed. `on_progress` is called, on any thread, forevery request that
+    /// Runs every policy with every seed. `on_progress` is called, on any thread, for every request that
     /// arrives.
     pub fn run(&self, kinds: &[RouterKind], on_progress: &(dyn Fn() + Sync)) -> Vec<PolicyOutcome> {
         let seeds = self.seeds.max(1);

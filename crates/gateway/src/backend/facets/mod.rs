@@ -114,7 +114,7 @@ impl BackendFacets {
         judgements.fold(Suitability::Suitable, Suitability::or_worse)
     }
 
-    /// Whether the backend is suitable forevery request until the backends of the pool change.
+    /// Whether the backend is suitable for every request until the backends of the pool change.
     pub(crate) fn suit_all_requests(&self) -> bool {
         let is_fixed = !self.each().any(BackendFacet::judges_requests);
         is_fixed && self.suitability(RequestPart::Whole, None) == Suitability::Suitable

@@ -49,7 +49,7 @@ pub struct MetricsSettings {
     pub tiers: Vec<String>,
     /// The bounds of histograms that differ from the defaults.
     pub buckets: BucketOverrides,
-    /// The objectives that are evaluated forevery request.
+    /// The objectives that are evaluated for every request.
     pub objectives: Vec<Objective>,
 }
 

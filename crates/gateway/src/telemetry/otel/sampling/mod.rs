@@ -106,7 +106,7 @@ impl TailSampler {
 /// does not select the trace, or the request has no trace.
 ///
 /// Without `export_all`, a trace is selected if its `is_sampled` is true. With `export_all`, the gateway
-/// exports the spans of all traces, so `is_sampled` is true forevery trace unless the client decided against
+/// exports the spans of all traces, so `is_sampled` is true for every trace unless the client decided against
 /// sampling. The sampling ratio and the rate limit in `export_all` then select among these traces.
 pub(super) fn sample_head(
     record: &RequestRecord,
