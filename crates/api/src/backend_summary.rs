@@ -32,8 +32,8 @@ document! {
         /// Number of attempts at the backend that were answered with a 4xx status, by status. Only requests that
         /// ended in the last minute count.
         client_errors: BTreeMap<u16, u64>,
-        /// Share of all attempts at the backend that were answered with a 4xx status, from 0 to 1. `None`:
-        /// there was no attempt.
+        /// Share of all attempts at the backend that were answered with a 4xx status, from 0 to 1. `None`: no
+        /// attempt.
         client_error_share: Option<f64>,
         /// Whether an operator must look at the backend, and the reason in one word.
         condition: BackendCondition,
@@ -71,10 +71,11 @@ document! {
         version: Option<String>,
         /// Front end of vLLM: `python` or `rust`. `None`: unknown, or the server is not vLLM.
         front_end: Option<String>,
-        /// Greatest sum of prompt and output tokens of a request, by base model. A model whose maximum is unknown
-        /// has no entry.
+        /// Maximum sum of prompt and output tokens of a request, by base model. A model whose maximum is
+        /// unknown has no entry.
         max_model_len: BTreeMap<String, u32>,
-        /// What the backend does not serve although other backends do: API paths, or `media` for media in prompts.
+        /// Features that the backend does not serve although other backends do: API paths, or `media` for media
+        /// in prompts.
         unserved: Vec<String>,
         /// Names of the models that the backend serves.
         models: Vec<String>,

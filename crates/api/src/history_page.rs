@@ -13,7 +13,7 @@ document! {
         marks: Vec<Mark>,
     }
 
-    /// The latencies of the last hour, counted for each minute and each bucket of length. A table has one list per
+    /// The latencies of the last hour, counted for each minute and each bucket. A table has one list per
     /// minute, the oldest first; the last minute is not complete. A list has one number per bucket.
     pub struct HeatMap {
         /// Length of a minute of the table, in seconds.
@@ -69,7 +69,7 @@ named_enum! {
 }
 
 impl Mark {
-    /// Whether two marks differ in their times only, which means that they have one subject.
+    /// Whether two marks differ only in their times, so that they are about the same event.
     pub fn is_same(&self, other: &Self) -> bool {
         self.kind == other.kind && self.backend == other.backend && self.name == other.name
     }

@@ -39,10 +39,10 @@ document! {
         objectives: Vec<ObjectiveMinute>,
         /// Number of requests whose client disconnected.
         client_disconnects: u64,
-        /// The time after which clients gave up waiting, in seconds, if it was the same for all. `None`: it differs, or few
-        /// gave up.
+        /// The time after which clients gave up waiting, in seconds, if all waited equally long. `None`: the
+        /// times differ, or few clients gave up.
         give_up_seconds: Option<f64>,
-        /// Number of requests that repeat one that the same client had ended a moment before.
+        /// Number of requests that repeat an earlier request of the same client shortly after its end.
         repeats: u64,
         /// Number of requests whose client disconnected while output was flowing, of the clients with keys that do so far
         /// more often than usual.

@@ -24,7 +24,7 @@ pub struct GatewaySettings {
     pub objective_models: Vec<(String, String)>,
     /// The routing policy.
     pub policy: PolicyKind,
-    /// A backend counts as full from this number of waiting requests on. `None`: there is no limit.
+    /// Number of waiting requests from which a backend counts as full. `None`: there is no limit.
     pub max_waiting: Option<u32>,
     /// Time after which the gateway closes an idle connection to a backend.
     pub idle_connection: Duration,

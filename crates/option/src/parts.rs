@@ -1,4 +1,4 @@
-//! The parts of the gateway that options can bring.
+//! The parts that options add to the gateway.
 
 use crate::diagnosis::DiagnosisHooks;
 use futures_util::future::BoxFuture;
@@ -13,34 +13,34 @@ use tokenweir_request::access::QuotaScope;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::TextConsumer;
 
-/// What options bring, in their order.
+/// The parts that options add to the gateway, in the order of the options.
 #[derive(Default)]
 pub struct OptionParts {
-    /// What they do on the path of a request.
+    /// The steps of options on the path of a request.
     pub requests: Vec<Arc<dyn RequestOption>>,
-    /// What they attach to the state of the proxy.
+    /// The values that options attach to the state of the proxy.
     pub extensions: Extensions,
     /// The sinks that get records in batches.
     pub sinks: Vec<Arc<dyn Sink>>,
     /// The sinks that get each record when its request ends.
     pub immediate_sinks: Vec<Arc<dyn Sink>>,
-    /// The samples of the texts of requests.
+    /// The consumers of sampled prompts and responses.
     pub text_samples: Vec<TextSample>,
     /// Maximum length of the stored excerpt of each text, in bytes.
     pub max_text_bytes: usize,
-    /// What all backends of the pool share.
+    /// The parts of options that all backends of the pool share.
     pub pool_facets: Vec<Arc<dyn PoolFacet>>,
-    /// What they do with backends in the background.
+    /// The background work of options on backends.
     pub drivers: BackendDrivers,
-    /// What they tell the diagnosis, and learn from it.
+    /// The hooks of options for the diagnosis.
     pub diagnosis: Vec<Arc<dyn DiagnosisHooks>>,
-    /// Whether all gateways count limits together.
+    /// Whether all gateways count limits together, or each one alone.
     pub quota_scope: QuotaScope,
-    /// The guards of their workers, which are dropped when the last record was written.
+    /// The guards of the workers of options. They are dropped after the last record was written.
     pub guards: Vec<Box<dyn Any + Send>>,
-    /// What a shutdown waits for, after the last request.
+    /// The futures for which a shutdown waits after the last request.
     pub ends: Vec<BoxFuture<'static, ()>>,
-    /// What options show to later options of the list.
+    /// The values that options share with later options of the list.
     shared: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -58,12 +58,12 @@ impl OptionParts {
         TextConsumer::new(self.text_samples.len() as u8)
     }
 
-    /// Shows a value to later options of the list.
+    /// Shares a value with later options of the list.
     pub fn share<T: Send + Sync + 'static>(&mut self, value: Arc<T>) {
         self.shared.push(value);
     }
 
-    /// The value of type `T` that an earlier option of the list shows. `None`: none does.
+    /// The value of type `T` that an earlier option shares. `None`: no earlier option shares such a value.
     pub fn find<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         let mut shared = self.shared.iter();
         shared.find_map(|value| value.clone().downcast().ok())

@@ -10,7 +10,7 @@ pub trait ConfigSection<C> {
     /// The values of the section.
     type Values: Clone + Default;
 
-    /// When new values take effect. Sections that need a restart state it.
+    /// When new values take effect. Sections whose values need a restart override this constant.
     const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     /// The values if the configuration does not contain this section.

@@ -83,7 +83,7 @@ pub struct SimulatorSettings {
     pub faults: SimulatedFaults,
 }
 
-/// The settings with which a request is checked.
+/// The settings against which a request is checked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ModelLimits<'a> {
     pub(super) models: &'a [String],

@@ -54,7 +54,7 @@ enum SortKey {
     Number(f64),
 }
 
-/// GPU values that are older than this number of seconds are marked as old.
+/// Age in seconds from which GPU values are marked as old.
 const MAX_GPU_AGE_SECONDS: f64 = 30.0;
 
 const fn text_column(title: &'static str, width: u16, priority: u8) -> TableColumn {
@@ -75,8 +75,8 @@ const fn number_column(title: &'static str, width: u16, priority: u8) -> TableCo
     }
 }
 
-/// The columns of the pane of backends. TTFT shows most faults, so it is the last number that a narrow screen
-/// omits.
+/// The columns of the pane of backends. TTFT shows most faults, so a narrow screen omits it only after all
+/// other numbers.
 const BACKEND_COLUMNS: &[TableColumn] = &[
     text_column(GROWING_COLUMN, 12, 0),
     text_column("STATE", 9, 0),
@@ -96,7 +96,7 @@ const BACKEND_COLUMNS: &[TableColumn] = &[
     text_column("WHY", 20, FIRST_SPARE_PRIORITY + 1),
 ];
 
-/// Columns with at least this priority are shown only if no name of a backend must be cut for them.
+/// Lowest priority of columns that are shown only if no name of a backend must be cut for them.
 pub(super) const FIRST_SPARE_PRIORITY: u8 = 20;
 
 /// The title of the column with the names of backends, in all panes.

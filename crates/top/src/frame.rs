@@ -33,7 +33,7 @@ pub struct TopFrame<'a> {
 
 /// Minimum size of the screen: columns and lines.
 const MIN_SCREEN_SIZE: (u16, u16) = (30, 8);
-/// If fewer lines than this remain for the panes, only the current pane is shown.
+/// Number of lines for the panes below which only the current pane is shown.
 const MIN_LINES_FOR_ALL_PANES: u16 = 14;
 
 impl Widget for TopFrame<'_> {

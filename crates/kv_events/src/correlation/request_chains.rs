@@ -77,8 +77,8 @@ impl RequestChains {
         request.is_broken = room == added;
     }
 
-    /// Removes a request that has ended. Returns the blocks that the request stored. `None`: no event has shown
-    /// a block of the request.
+    /// Removes a request that has ended, and returns the blocks that it stored. `None`: no event has shown a
+    /// block of the request.
     pub fn end(&mut self, key: RequestKey) -> Option<RequestChain> {
         let PendingRequest { chain, .. } = self.requests.remove(&key)?;
         self.block_count -= chain.blocks.len();
