@@ -447,7 +447,7 @@ async fn a_burst_of_500_clients_is_served() {
         );
         waited += usize::from(record.gateway_queue_wait().is_some());
     }
-    // How many depends on the time of the first scrape.
+    // The number of waiting requests depends on the time of the first scrape.
     assert!(waited > 0);
     assert_no_state_left(&gateway).await;
 }

@@ -1,5 +1,5 @@
-//! The metrics page. Its names are valid, Prometheus can parse it, it has every time series from the start,
-//! and clients cannot create further ones.
+//! The metrics page. Its names are valid, Prometheus can parse it, it has every time series from the start, and
+//! clients cannot create more.
 
 use crate::documentation::read;
 use crate::support::scripted_backend::{FINISH, ROLE, USAGE, WORD, json, stream_of};
@@ -289,7 +289,7 @@ async fn counters_and_gauges_exist_from_the_start() {
             || ["tokenweir_live_sessions", "tokenweir_fitting_sessions", "tokenweir_held_requests"].contains(&row.name)
             // No model is split by default.
             || has("split_model")
-            // These options do nothing by default.
+            // These options are off by default.
             || CanaryRequests::ROWS.iter().chain(SleepMode::ROWS).any(|idle| idle.name == row.name)
             // The gateway shows this counter only if the metrics page of the engine has it.
             || row.name == "tokenweir_backend_preemptions_total"

@@ -29,7 +29,7 @@ fn chat() -> ModelConfig {
     }
 }
 
-/// A backend of each version, and a gateway. The backend of `new` gives this answer.
+/// Starts a backend for each version, and a gateway. The backend of `new` gives this answer.
 async fn start(new_answer: Vec<u8>) -> (ScriptedBackend, ScriptedBackend, Running) {
     let old = ScriptedBackend::answering(json("200 OK", ANSWER)).await;
     old.set_models(&["old"]);

@@ -132,7 +132,7 @@ impl Pair {
         Self::start_with(name, "").await
     }
 
-    /// Starts them with further lines of their configuration.
+    /// Starts both gateways with additional lines of configuration.
     async fn start_with(name: &str, settings: &str) -> Option<Self> {
         let bus = Bus::start().await?;
         let exchange = format!(

@@ -1,5 +1,5 @@
-//! Admission by live sessions over real sockets: which requests wait while the KV caches are full of sessions in
-//! progress, and that no state remains.
+//! Admission by live sessions over real sockets: which requests wait while sessions in progress fill the KV
+//! caches, and that no state remains afterwards.
 
 use crate::admission::{NO_SECOND_SCRAPE, assert_no_state_left, assert_shed, held, until_waiting};
 use crate::support::scripted_backend::{Page, ScriptedBackend};

@@ -1,6 +1,6 @@
 //! Webhooks: the gateway sends a message when a verdict of the diagnosis begins and when it ends. It repeats
-//! each message until the webhook accepts it or the limit of attempts is reached. Each message uses the
-//! secrets of the configuration. A webhook that does not respond delays no other one.
+//! each message until the webhook accepts it or the limit of attempts is reached. Each request uses the secrets
+//! of the configuration. A webhook that does not respond delays no other one.
 
 use crate::support::process::{GatewayProcess, folder};
 use crate::support::scripted_backend::{

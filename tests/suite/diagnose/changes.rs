@@ -1,4 +1,5 @@
-//! Changes of the fleet: a slower fleet is named in words, and a changing load is no change that harms.
+//! Changes of the fleet: the diagnosis names a slower fleet in words, and does not report a changing load as
+//! harmful.
 
 use super::fleet_model::{MINUTE_STEPS, Plant};
 use tokenweir_diagnose::{Diagnosis, Verdict, VerdictSeverity};

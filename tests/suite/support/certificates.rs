@@ -28,8 +28,7 @@ impl Authority {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        // Each authority has a name of its own. With equal names, a client could take one authority for
-        // another.
+        // Each authority has its own name. With equal names, a client could confuse two authorities.
         let name = format!("authority {}", NUMBER.fetch_add(1, Ordering::Relaxed));
         params.distinguished_name.push(DnType::CommonName, name);
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())

@@ -83,7 +83,7 @@ const PAGES: [(&str, &str, &str); 4] = [
     ("/version", "200 OK", r#"{"version":"0.32.0"}"#),
 ];
 
-/// What the backend sends for a path that it answers itself, not by its script.
+/// The response of the backend to a path that it answers itself, not by its script.
 pub(crate) enum Page {
     /// These bytes, which are a whole response.
     Whole(Vec<u8>),

@@ -1,4 +1,4 @@
-//! A gateway in front of simulated backends.
+//! A gateway with simulated backends.
 
 use super::test_gateway::{Running, Setup, start_with};
 use std::net::SocketAddr;
