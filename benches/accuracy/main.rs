@@ -66,7 +66,7 @@ struct Run {
     played: Vec<Played>,
     seen: Vec<Seen>,
     took: Duration,
-    /// Wake-up delays in milliseconds of a thread that only sleeps: the noise of the machine.
+    /// Wake-up delays in milliseconds of a thread that only sleeps, which show the noise of the machine.
     noise: Vec<f64>,
     metrics: String,
     access_log: Vec<Value>,

@@ -21,7 +21,7 @@ use super::text::SimulatedFinishReason;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 
-/// Greatest delay against the real clock that the engine loop makes up for, by computing the next step as if it
+/// Maximum delay against the real clock that the engine loop makes up for, by computing the next step as if it
 /// had begun on time. Timers round up to a millisecond, which is less than this limit, so they do not slow the
 /// engine down. Greater delays come from a busy machine, and do.
 const MAX_CATCH_UP: Duration = Duration::from_millis(10);

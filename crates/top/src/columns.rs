@@ -10,7 +10,7 @@ use tokenweir_api::{
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TableColumn {
     pub(super) title: &'static str,
-    /// Least width in characters. A text column grows until its longest text fits. The column
+    /// Minimum width in characters. A text column grows until its longest text fits. The column
     /// [`GROWING_COLUMN`] grows first.
     pub(super) width: u16,
     pub(super) is_numeric: bool,

@@ -359,7 +359,7 @@ fn drop_columns(columns: &[TableColumn], shown: &mut Vec<usize>, lacking: usize,
     }
 }
 
-/// The least total width of these columns, with one space for each.
+/// The minimum total width of these columns, with one space for each.
 fn needed_width(columns: &[TableColumn], shown: &[usize]) -> usize {
     let widths = shown.iter().map(|index| columns[*index].width + 1);
     widths.map(usize::from).sum()

@@ -21,7 +21,7 @@ pub(crate) fn memory_usage(gpus: &[GpuValues]) -> Option<f64> {
     (total > 0.0).then(|| used / total)
 }
 
-/// The greatest of the known values. `None`: no value is known.
+/// The maximum of the known values. `None`: no value is known.
 pub(crate) fn max(gpus: &[GpuValues], value: fn(&GpuValues) -> Option<f64>) -> Option<f64> {
     gpus.iter().filter_map(value).max_by(f64::total_cmp)
 }

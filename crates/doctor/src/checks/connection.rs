@@ -11,7 +11,7 @@ use tokenweir_protocol::headers::media_type;
 /// Maximum age of the `Date` header of a server with a correct clock. The header has a resolution of one
 /// second, and servers update it once per second.
 const MAX_DATE_LAG: Duration = Duration::from_secs(2);
-/// Greatest clock skew that the check accepts.
+/// Maximum clock skew that the check accepts.
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(1);
 /// Minimum time by which a backend should keep idle connections longer than the gateway.
 const KEEP_ALIVE_MARGIN: Duration = Duration::from_millis(500);

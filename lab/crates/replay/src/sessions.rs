@@ -42,7 +42,7 @@ struct SessionTurns {
 #[derive(Debug, Default)]
 struct LateTurns {
     ttfts: Vec<f64>,
-    /// Tokens of their prompts, and those from a prefix cache.
+    /// Sums over these turns: prompt tokens, and prompt tokens from a prefix cache.
     prompt: f64,
     cached: f64,
 }

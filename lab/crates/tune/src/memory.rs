@@ -17,7 +17,7 @@ pub(super) struct MemoryBudget {
     pub(super) lines: Vec<TuneReportLine>,
 }
 
-/// The greatest size of a step of the engine.
+/// The maximum size of a step of the engine.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StepSize {
     pub(super) tokens: u64,

@@ -227,7 +227,7 @@ impl SizeClass {
     }
 }
 
-/// The least length in a class, in bytes.
+/// Minimum length in a class, in bytes.
 fn lower_bound(class: u32) -> u64 {
     let power = 1_u64 << (class / 2);
     if class % 2 == 1 {

@@ -32,9 +32,9 @@ const PROMPT_NAMES: [&str; 2] = ["prompt", "messages"];
 /// The numbers in a body. `null` counts as absent.
 #[derive(Debug, Default)]
 pub(super) struct StatedSizes {
-    /// The greatest limits of output tokens, by field.
+    /// The maximum limits of output tokens, by field.
     pub max_tokens: Vec<StatedSize>,
-    /// The greatest numbers of choices, by field.
+    /// The maximum numbers of choices, by field.
     pub choices: Vec<StatedSize>,
     /// Number of prompts in a list of prompts. 1 for a single prompt.
     pub prompts: u64,

@@ -34,7 +34,7 @@ pub(super) struct SimulatedGateway {
     pub(super) decision_count: u64,
     /// Turns of sessions that wait until their contexts fit into the KV caches. `None`: none wait.
     pub(super) gate: Option<SessionGate>,
-    /// The contexts of the live sessions, to the same end. `None`: each request may run.
+    /// The contexts of the live sessions. `None`: admission by live sessions is off.
     pub(super) working_set: Option<WorkingSet>,
     /// Requests that wait until a backend is not saturated.
     pub(super) queue: AdmissionQueue<QueuedArrival>,

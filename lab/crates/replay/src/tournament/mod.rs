@@ -162,7 +162,7 @@ impl Tournament {
         workload::generate(shape, requests, seed)
     }
 
-    /// The greatest speed at which any of [`CALIBRATION_ROUTERS`] has [`CAPACITY_GOODPUT`].
+    /// The maximum speed at which any of [`CALIBRATION_ROUTERS`] has [`CAPACITY_GOODPUT`].
     fn capacity(&self, shape: Traffic, fleet: FleetKind) -> f64 {
         let alone = Self {
             gateways: 1,
