@@ -22,7 +22,7 @@ settings! {
         /// KV cache usage at which a backend is full, 0.01 to 0.99. `None`: the usage is not
         /// considered.
         pub max_kv_usage: Option<f64>,
-        /// Maximum number of requests of this gateway at a backend, whatever load it reports. `None`: no
+        /// Greatest number of requests of this gateway at a backend, whatever load it reports. `None`: no
         /// limit.
         pub max_in_flight: Option<u32>,
         /// Maximum number of requests in the queue. 0: no queue.

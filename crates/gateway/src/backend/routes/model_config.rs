@@ -54,7 +54,7 @@ settings! {
     /// Per-model overrides. An unset key means the global setting applies.
     #[derive(Copy, Default)]
     pub struct RoutePolicy {
-        /// Timeout for the response headers, as `timeouts.response_headers`.
+        /// Timeout for the response headers.
         #[serde(with = "units::OptionalDuration")]
         pub response_headers: Option<Duration>,
         /// Timeout for the first output of a stream, as `timeouts.first_output`.

@@ -12,12 +12,12 @@ settings! {
     /// How the values of clients are reported.
     #[derive(Default)]
     pub enum IdentityMode {
-        /// As pseudonyms (keyed hashes): equal values have equal pseudonyms.
+        /// As pseudonyms: equal values have equal pseudonyms.
         #[default]
         Hashed,
         /// As the client sent them.
         Plain,
-        /// User, session and conversation are not reported.
+        /// Not at all.
         Off,
     }
 }

@@ -21,7 +21,7 @@ named_enum! {
     pub enum Permission {
         /// `kv_transfer_params`, and the fields of SGLang and TensorRT-LLM for KV cache transfer.
         KvTransfer = "kv_transfer",
-        /// `ec_transfer_params`: encoder caches of other hosts.
+        /// `ec_transfer_params`.
         EcTransfer = "ec_transfer",
         /// `vllm_xargs`: parameters of plugins of the engine.
         Xargs = "xargs",
@@ -29,7 +29,7 @@ named_enum! {
         KvCacheReport = "kv_cache_report",
         /// `session_id` and `X-Session-ID`: the name of the session in KV events.
         SessionId = "session_id",
-        /// `priority` and `X-Vllm-Priority`: the position in the engine's queue.
+        /// `priority` and `X-Vllm-Priority`.
         Priority = "priority",
         /// A `cache_salt` of the client. It is forwarded unchanged even if
         /// `access.cache_salt_secret` is set.
@@ -39,9 +39,9 @@ named_enum! {
         /// `request_id` of a Responses request: an id of the stored response that the client
         /// selects.
         RequestId = "request_id",
-        /// `chat_template`: a program that builds the prompt.
+        /// `chat_template`.
         ChatTemplate = "chat_template",
-        /// `prompt_embeds`: a prompt that the gateway cannot read.
+        /// `prompt_embeds`.
         PromptEmbeds = "prompt_embeds",
         /// LoRA adapters selected by a field other than `model`.
         Lora = "lora",
@@ -49,7 +49,7 @@ named_enum! {
         RoutingHeaders = "routing_headers",
         /// Stored responses whose creation this gateway did not see, so that it does not know their tenant.
         StoredResponses = "stored_responses",
-        /// Requests that continue while their client is disconnected (`streams.resume`).
+        /// Requests that go on while their client is away (`streams.resume`).
         Resume = "resume",
     }
 }
