@@ -77,6 +77,7 @@ struct BreakerInner {
 }
 
 named_enum! {
+    /// Whether the circuit breaker lets requests through.
     #[derive(Hash)]
     pub enum BreakerState {
         /// The backend gets requests.

@@ -24,8 +24,9 @@ pub struct BegunStream {
     pub requirements: OwnedRequirements,
 }
 
+/// The wait of an interrupted stream for a backend that continues it.
 pub struct BegunWait {
-    /// What the stream needs of another backend.
+    /// The requirements of the stream on the other backend.
     pub stream: Arc<BegunStream>,
     /// Backends that have failed this stream.
     pub excluded: Vec<Arc<Backend>>,
