@@ -36,7 +36,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 pub use tokenweir_gateway::server::raise_file_limit;
 
-/// Environment variable of the admin token.
+/// Environment variable from which commands read the admin token.
 pub const ADMIN_TOKEN_VARIABLE: &str = "TOKENWEIR_ADMIN_TOKEN";
 
 /// Exit code of a failed command, equal to [`ExitCode::FAILURE`].

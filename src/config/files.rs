@@ -15,7 +15,7 @@ use tokenweir_net::file_watcher::files_of;
 use tokenweir_request::access::KeyFile;
 use tokenweir_settings::{RuleViolation, violation_at};
 
-/// Kind of a checked file.
+/// The kind of content that `tokenweir check` expects in a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum CheckedFile {
     /// A configuration.

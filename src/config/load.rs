@@ -14,7 +14,7 @@ use tokenweir_settings::{RuleViolation, violation_at, working_folder};
 /// A configuration with the source of each value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadedConfig {
-    /// The configuration.
+    /// The valid values of all sections.
     pub config: Config,
     /// The source of every value.
     pub sources: ConfigSources,

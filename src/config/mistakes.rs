@@ -13,7 +13,7 @@ use std::path::Path;
 /// Maximum number of entries that are removed from one file.
 const MAX_REMOVALS: usize = 100;
 
-/// All mistakes of a file.
+/// All mistakes of a file, and its valid rest.
 #[derive(Debug)]
 pub struct Mistakes<T> {
     /// The mistakes, in the order of their positions.

@@ -24,7 +24,7 @@ named_enum! {
         /// Routing avoids the backend because it is slower than the others, or an earlier verdict cannot be
         /// checked again because the backend gets no requests.
         Avoided = "avoided",
-        /// Streams of the backend are stalled.
+        /// Streams of the backend are stalled, or its oldest request is overdue.
         Stalled = "stalled",
         /// A verdict of the severity `warning` holds at the backend.
         Warning = "warning",

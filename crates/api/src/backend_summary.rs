@@ -6,9 +6,9 @@ use std::ops::Deref;
 use tokenweir_diagnose::DrainSummary;
 
 document! {
-    /// The state of one backend.
+    /// What the live page and `tokenweir status` show about one backend.
     pub struct BackendSummary {
-        /// Name of the backend.
+        /// The configured name, or else host and port.
         name: String,
         /// Properties and state of the backend. `GET /status` shows them too.
         #[serde(flatten)]
@@ -45,7 +45,7 @@ document! {
 
     /// Properties and state of one backend. `GET /status` shows them too.
     pub struct BackendFacts {
-        /// URL of the backend.
+        /// URL of the backend, without the paths of requests.
         url: String,
         /// Health of the backend: `up`, `down`, `unknown` (no health check has completed yet) or
         /// `leaving` (removed from the pool, with open requests).
@@ -61,7 +61,7 @@ document! {
         /// Why the backend gets no new requests, if a health check failed or the engine sleeps. `None`: the backend
         /// gets requests, or `state` alone names the cause.
         reason: Option<String>,
-        /// Whether the backend is drained.
+        /// Whether an operator or the configuration has drained the backend.
         drained: bool,
         /// The drain of the backend: who began it, when, why, and when it ends. `None`: the backend is not drained.
         drain: Option<DrainSummary>,

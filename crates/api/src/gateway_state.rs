@@ -32,7 +32,7 @@ named_enum! {
     }
 }
 
-/// The values from which the state of the gateway follows.
+/// The facts from which the state of the gateway is determined.
 #[derive(Debug, Clone, Default)]
 pub struct GatewayFacts<'a> {
     /// Whether the gateway shuts down.

@@ -26,7 +26,7 @@ pub enum HarmLevel {
 }
 
 named_enum! {
-    /// A kind of harm to a client.
+    /// The kind of harm that a client suffered.
     pub enum HarmKind {
         /// The backend failed, or the gateway shut down.
         Failed = "failed",
@@ -40,7 +40,7 @@ named_enum! {
         ClientTimeout = "client_timeout",
         /// The client disconnected while output was flowing.
         CutOff = "cut_off",
-        /// The request was refused with 429 or 503.
+        /// The gateway refused the request with 429 or 503.
         Refused = "refused",
         /// The request was answered with another 4xx status.
         Rejected = "rejected",
@@ -63,7 +63,7 @@ document! {
 
     /// The harm to clients in the last minute.
     pub struct Harm {
-        /// The share of failed requests.
+        /// The share of requests that failed because of a backend or a shutdown.
         failed: HarmShare,
         /// The share of answers that are not good, and the highest level of their kinds.
         answers: HarmShare,
@@ -72,7 +72,7 @@ document! {
         /// proxy in front of the engines, by the chat template or for `limits.body`. A critical level is exit code 1 of
         /// `tokenweir status`.
         unusable: HarmShare,
-        /// The share of empty answers.
+        /// The share of answers without text and without a tool call.
         empty: HarmShare,
         /// The share of answers whose text consists of replacement or control characters.
         damaged: HarmShare,
@@ -85,7 +85,7 @@ document! {
         cut_off: HarmShare,
         /// The share of requests whose client gave up waiting.
         client_timeout: HarmShare,
-        /// The share of refused requests.
+        /// The share of requests that the gateway refused with 429 or 503.
         refused: HarmShare,
         /// The share of requests that a backend refused with 429.
         refused_by_backends: HarmShare,

@@ -50,19 +50,19 @@ document! {
 }
 
 named_enum! {
-    /// The kind of a mark.
+    /// The kind of event or state that a mark shows.
     #[derive(Default, PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum MarkKind {
         /// A verdict was active.
         Verdict = "verdict",
-        /// A backend was drained.
+        /// A backend was drained by an operator or by the configuration.
         Drain = "drain",
         /// The engine of a backend has another version.
         Deploy = "deploy",
-        /// The configuration was reloaded.
+        /// A reload of the configuration succeeded or failed.
         Reload = "reload",
-        /// The gateway started.
+        /// The process of the gateway started.
         #[default]
         Start = "start",
     }

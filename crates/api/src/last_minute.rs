@@ -87,7 +87,7 @@ document! {
 
     /// The requests of the last minute to which an objective applies.
     pub struct ObjectiveMinute {
-        /// Name of the objective.
+        /// Name of the objective in `slos`.
         name: String,
         /// Share of requests that must meet the objective, from 0 to 1.
         target: f64,
@@ -97,7 +97,7 @@ document! {
         slow: u64,
     }
 
-    /// Quantiles of a latency, in seconds.
+    /// The distribution of a latency, in seconds.
     #[derive(Copy)]
     pub struct LatencyQuantiles {
         /// Number of values from which the quantiles are computed.

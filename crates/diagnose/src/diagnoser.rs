@@ -38,7 +38,7 @@ pub struct Diagnoser {
 struct BackendDiagnosis {
     id: BackendId,
     history: BackendHistory,
-    /// The state of each rule, in the order of [`RULES`].
+    /// The debounce state and the last match of each rule, in the order of [`RULES`].
     rules: [RuleState; RULES.len()],
 }
 

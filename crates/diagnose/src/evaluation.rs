@@ -31,7 +31,7 @@ pub(super) struct RuleMatch {
     pub(super) evidence: Vec<Evidence>,
     /// Number of independent signals that show the condition.
     pub(super) signals: usize,
-    /// The cause. `None`: unknown.
+    /// The cause as a clause for texts. `None`: the evidence does not show the cause.
     pub(super) cause: Option<Cow<'static, str>>,
     /// The place of the cause. `None`: the default of the rule.
     pub(super) origin: Option<Origin>,
@@ -69,7 +69,7 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// The baseline of a measure. `None`: unknown.
+    /// The usual value and deviation of a measure. `None`: fewer than five healthy minutes are known.
     pub(super) fn baseline(&self, measure: WindowMeasure) -> Option<RobustBaseline> {
         self.history.baseline(measure)
     }

@@ -37,7 +37,7 @@ pub fn parse_listen_address(text: &str) -> Result<SocketAddr, String> {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendId(Arc<str>);
 
-/// The address of a backend.
+/// The parsed URL of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct BackendAddress {

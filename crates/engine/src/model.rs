@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 /// A model that a backend serves.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServedModel {
-    /// The model id.
+    /// The name that clients use in `model`.
     pub id: Arc<str>,
     /// Id of the base model of a LoRA adapter. `None`: the model is not a LoRA adapter.
     pub parent: Option<Arc<str>>,
@@ -25,7 +25,7 @@ pub struct ServedModel {
     /// `max_model_len` of the entry: the maximum number of prompt and output tokens together. A LoRA adapter
     /// has the value of its base model. `None`: unknown.
     pub max_len: Option<u32>,
-    /// The entry of the model in `/v1/models`.
+    /// The JSON object of the model in `/v1/models`.
     pub entry: ModelEntry,
     /// Hash of all fields of the entry as the backend sent it, except [`VOLATILE_FIELDS`].
     stable_hash: u64,

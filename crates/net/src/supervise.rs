@@ -45,9 +45,9 @@ impl BackgroundTask {
     pub const LISTENER: Self = Self::new("listener");
     /// Serves one client connection.
     pub const CONNECTION: Self = Self::new("connection");
-    /// Serves the admin listener.
+    /// Accepts and serves connections of the admin listener.
     pub const ADMIN_LISTENER: Self = Self::new("admin_listener");
-    /// Handles one request.
+    /// Handles one request. A panic ends only this request.
     pub const REQUEST: Self = Self::new("request");
     /// Estimates the load of one backend for routing.
     pub const ROUTING: Self = Self::new("routing");
@@ -61,7 +61,7 @@ impl BackgroundTask {
     pub const ADMISSION: Self = Self::new("admission");
     /// Logs during a shutdown how many open requests the gateway still waits for.
     pub const DRAIN_PROGRESS: Self = Self::new("drain_progress");
-    /// Reloads the configuration.
+    /// Waits for reloads and applies them.
     pub const RELOAD: Self = Self::new("reload");
     /// Sends keep-alive notifications to systemd.
     pub const SYSTEMD_WATCHDOG: Self = Self::new("systemd_watchdog");

@@ -47,7 +47,7 @@ impl AtomicFlag {
 }
 
 impl AtomicCount {
-    /// A count that begins at `count`.
+    /// Creates a counter with this initial value.
     pub const fn new(count: usize) -> Self {
         Self(AtomicUsize::new(count))
     }
@@ -58,7 +58,7 @@ impl AtomicCount {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Overwrites the count.
+    /// Replaces the value of the counter.
     #[inline]
     pub fn set(&self, count: usize) {
         self.0.store(count, Ordering::Relaxed);

@@ -202,7 +202,7 @@ impl<S: BucketLayout> FixedBucketHistogram<S> {
         (self.count > 0).then_some(self.max)
     }
 
-    /// The mean; `None` if there are no values.
+    /// The mean of all values. `None`: the histogram is empty.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / f64::from(self.count))
     }

@@ -94,7 +94,7 @@ impl<'a> ConfiguredSecret<'a> {
         })
     }
 
-    /// The location in the configuration.
+    /// The file or the environment variable that contains the secret.
     pub fn location(&self) -> &'a Secret {
         self.secret
     }

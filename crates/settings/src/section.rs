@@ -7,7 +7,7 @@ use std::path::Path;
 /// A section of the configuration `C`: a key of the file, with all keys below it. The type [`Self::Values`]
 /// defines the names and the schema of the keys. Its `Default` defines their defaults.
 pub trait ConfigSection<C> {
-    /// The values of the section.
+    /// The type of the values, with a field for each key.
     type Values: Clone + Default;
 
     /// When new values take effect. Sections whose values need a restart override this constant.
@@ -55,7 +55,7 @@ pub enum ReloadClass {
 pub struct ListedSecret<'a> {
     /// The path of the key that contains the location.
     pub path: String,
-    /// The secret, and what it is for.
+    /// The location of the secret and its purpose.
     pub secret: ConfiguredSecret<'a>,
     /// Whether a reload reads the secret again, so that a change of its file causes a reload.
     pub is_reloaded: bool,

@@ -36,7 +36,7 @@ pub enum CacheChange {
     Stored(StoredBlock),
     /// The block with this hash was evicted.
     Removed(u64),
-    /// All blocks were forgotten.
+    /// The content of all blocks was discarded.
     Cleared,
 }
 
@@ -130,7 +130,7 @@ impl BlockPool {
             .unwrap_or_default()
     }
 
-    /// Number of blocks.
+    /// Number of all blocks, pinned or free.
     pub fn total(&self) -> usize {
         self.blocks.len()
     }

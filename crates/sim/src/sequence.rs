@@ -36,7 +36,7 @@ impl SequenceRequest {
 /// A token that a step produced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GeneratedToken {
-    /// The sequence of the token.
+    /// The sequence that the token continues.
     pub id: SequenceId,
     /// Position in the output, from 1.
     pub nth: u32,

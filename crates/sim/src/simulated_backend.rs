@@ -86,7 +86,7 @@ pub struct SimulatedBackendStats {
     pub aborts: u64,
     /// Number of finished requests.
     pub finished: u64,
-    /// The current load of the engine.
+    /// Gauges and counters of the engine at this time.
     pub load: SimulatedEngineLoad,
 }
 
@@ -127,7 +127,7 @@ impl SimulatedBackend {
         })
     }
 
-    /// Returns the current statistics.
+    /// Returns a copy of the statistics.
     pub fn stats(&self) -> SimulatedBackendStats {
         let state = self.lock_state();
         SimulatedBackendStats {

@@ -144,7 +144,7 @@ impl SimulatedOutput {
         );
     }
 
-    /// The text of all tokens.
+    /// The words of all tokens as one text.
     pub fn text(&self) -> String {
         let mut text = String::new();
         self.write(0..self.tokens, &mut text);

@@ -25,7 +25,7 @@ use style::{WIDE_COLUMNS, bold_style};
 /// A frame: the state to draw, with options.
 #[derive(Debug)]
 pub struct TopFrame<'a> {
-    /// The state to draw.
+    /// The snapshot, the selection and the input mode to draw.
     pub state: &'a TopState,
     /// Colours and key hints of the frame.
     pub options: FrameOptions,

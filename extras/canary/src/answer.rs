@@ -23,7 +23,7 @@ named_enum! {
     pub(crate) enum CanaryResult {
         /// The backend generated a token.
         Answered = "answered",
-        /// The answer has the status 200 and no output.
+        /// The answer has the status 200, but no choice.
         NoOutput = "no_output",
         /// The answer has a status other than 200.
         Refused = "refused",

@@ -18,7 +18,7 @@ use tokenweir_request::continuation::{
 use tokenweir_request::observe::Exchange;
 use tokenweir_request::record::FailoverDenialReason;
 
-/// The settings of all streams.
+/// Whether and how streams are continued, and how much memory this may take.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ContinuationSettings {
     /// How a stream of chat completions or completions goes on at another backend, if its backend ends
@@ -31,7 +31,7 @@ pub struct ContinuationSettings {
     pub memory_bytes: usize,
 }
 
-/// The continuation of all streams.
+/// Decides about the continuation of streams, with the settings of the last reload.
 #[derive(Debug, Default)]
 pub struct ContinuationStreams {
     pub(crate) settings: ArcSwap<ContinuationSettings>,

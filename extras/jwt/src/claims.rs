@@ -25,7 +25,7 @@ pub(super) struct GrantRules {
 pub struct GrantContext {
     /// The key for pseudonyms of the subjects of tokens.
     pub pseudonyms: PseudonymKey,
-    /// The configured tiers.
+    /// The tiers that a token may name.
     pub tiers: Vec<Arc<str>>,
 }
 

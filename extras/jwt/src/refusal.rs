@@ -17,7 +17,7 @@ named_enum! {
         UnknownKey = "unknown_key",
         /// The keys of the issuer have not been read yet.
         NoKeys = "no_keys",
-        /// The signature is wrong.
+        /// The signature does not fit the key.
         Signature = "signature",
         /// The token has expired.
         Expired = "expired",

@@ -9,7 +9,7 @@ use tokenweir_gateway::status::{StatusBlock, StatusSnapshot};
 /// The state of token access. The default is that of a gateway without issuers.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct JwtStatus {
-    /// The issuers.
+    /// The state of each configured issuer.
     pub issuers: Vec<IssuerStatus>,
     /// Number of refused tokens by reason.
     #[serde(skip)]

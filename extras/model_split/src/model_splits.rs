@@ -23,9 +23,9 @@ pub struct ModelSplits(ArcSwap<Configured>);
 /// The models of a configuration, and the objectives by which the guards compare versions.
 #[derive(Debug, Default, PartialEq)]
 pub struct SplitSettings {
-    /// All models.
+    /// All configured models, with and without versions.
     pub models: Vec<ModelConfig>,
-    /// The objectives.
+    /// The objectives for which the guards compare versions.
     pub objectives: Vec<Objective>,
 }
 

@@ -23,7 +23,7 @@ pub struct PeerExchangeStatus {
     pub messages: Vec<(&'static str, u64)>,
     /// Number of decisions by result. A decision is a change of the load that a gateway puts on a backend.
     pub decisions: Vec<(&'static str, u64)>,
-    /// Bytes of the sent messages.
+    /// Total size of the published messages, in bytes.
     pub sent_bytes: u64,
 }
 

@@ -140,7 +140,7 @@ impl Sink for QualityMonitor {
     }
 }
 
-/// Quality monitoring as an option.
+/// Quality monitoring as an option. Empty while it is disabled.
 #[derive(Default)]
 pub struct QualityOption(OnceLock<Arc<QualityMonitor>>);
 

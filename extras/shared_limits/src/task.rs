@@ -111,7 +111,7 @@ impl SharedLimits {
         })
     }
 
-    /// Returns the state.
+    /// Returns the counters and the state for status pages.
     pub fn status(&self) -> SharedLimitsStatus {
         self.counters.status()
     }

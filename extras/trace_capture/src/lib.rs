@@ -199,7 +199,7 @@ fn is_client_error(record: &RequestRecord) -> bool {
         && record.status != Some(TOO_MANY_REQUESTS_STATUS)
 }
 
-/// The trace capture as an option.
+/// The trace capture as an option. Empty without a configured file.
 #[derive(Default)]
 pub struct TraceCaptureOption(OnceLock<Arc<TraceCapture>>);
 

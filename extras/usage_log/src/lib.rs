@@ -152,7 +152,7 @@ impl Sink for UsageLog {
     }
 }
 
-/// The usage log as an option.
+/// The usage log as an option. Empty without a configured file.
 #[derive(Default)]
 pub struct UsageLogOption(OnceLock<Arc<UsageLog>>);
 

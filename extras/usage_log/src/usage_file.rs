@@ -17,10 +17,10 @@ use tokenweir_gateway::telemetry::rotating_file::{RotatingFile, rotated_path};
 use tokenweir_net::client::receiver::Receiver;
 use tokenweir_protocol::clock;
 
-/// The settings of the usage log.
+/// The file, its size limit and the receiver of the usage log.
 #[derive(Debug, Clone)]
 pub struct UsageLogSettings {
-    /// The path of the file.
+    /// The path of the file. The rotated file is `FILE.old`.
     pub file: PathBuf,
     /// Maximum length of the file and of its rotated predecessor together, in bytes.
     pub max_bytes: u64,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use tokenweir_net::client::receiver::Receiver;
 
-/// The settings of the webhooks.
+/// The receivers of verdicts, and how often a message is repeated.
 #[derive(Debug, Clone, Default)]
 pub struct WebhookSettings {
     /// The webhooks. Each gets all messages.

@@ -140,7 +140,7 @@ pub fn tables() -> GatewayTables {
     }
 }
 
-/// Returns the catalogue of the metrics of this gateway.
+/// Returns the names, labels and help texts of all metrics of this gateway.
 pub fn metrics() -> MetricCatalogue {
     let label = |label: &MetricLabel| catalogue::LabelDescription {
         name: label.name,

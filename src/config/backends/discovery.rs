@@ -153,7 +153,7 @@ fn port_and_path(text: &str) -> Option<(Option<u16>, Option<PathAndQuery>)> {
     (port.is_some() || path.is_some()).then_some((port, path))
 }
 
-/// The section `discovery`.
+/// Values, rules and reload class of the section `discovery`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

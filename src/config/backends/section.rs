@@ -99,7 +99,7 @@ impl BackendConfig {
     }
 }
 
-/// The section `backends`.
+/// Values, rules and reload class of the section `backends`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

@@ -76,7 +76,7 @@ impl EditedLines {
         }
     }
 
-    /// The new text.
+    /// The text of the whole file after all replacements.
     pub fn text(&self) -> String {
         let lines: Vec<&str> = self.lines.iter().map(|line| &*line.new).collect();
         let end = if self.is_ended { "\n" } else { "" };

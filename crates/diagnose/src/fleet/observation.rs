@@ -13,7 +13,7 @@ use tokenweir_routing::resilience::Availability;
 /// All backends of the gateway, and the requests of the last seconds.
 #[derive(Debug, Clone, Default)]
 pub struct FleetObservation {
-    /// All backends.
+    /// All backends of the gateway, whether they get requests or not.
     pub backends: Vec<FleetBackend>,
     /// Counts of the requests that ended in the last [`Self::window_seconds`].
     pub counts: RecentCounts,
@@ -97,7 +97,7 @@ pub struct SlowUpload {
     pub bytes: u64,
 }
 
-/// The value of a setting.
+/// A configured setting, which a verdict can name with its value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SettingValue {
     /// The name of the setting, such as `timeouts.first_output`.
@@ -147,7 +147,7 @@ pub struct RecentCounts {
 /// A model that no backend can serve now and for which requests wait.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AwaitedModel {
-    /// The name of the model.
+    /// The model name that the requests contain.
     pub model: String,
     /// Number of waiting requests.
     pub requests: usize,
@@ -183,13 +183,13 @@ pub struct GatewayConditions {
     pub is_memory_full: bool,
     /// The CPU time that the process of the gateway gets.
     pub cpu: CpuSupply,
-    /// Number of open streams.
+    /// Number of streams that have begun and not ended.
     pub open_streams: usize,
     /// Number of open streams whose clients do not read the data that has arrived for them.
     pub unread_streams: usize,
     /// The versions of split models that get no requests, because they were worse than the others.
     pub versions_taken_out: Vec<VersionTakenOut>,
-    /// The starts of the gateway.
+    /// The recent starts, which show whether the gateway is killed repeatedly.
     pub starts: RecentStarts,
     /// Number of other gateways from which the exchange between gateways gets messages. 0 without an exchange.
     pub connected_gateways: u64,
@@ -212,7 +212,7 @@ pub struct VersionTakenOut {
     /// The name of the split model.
     #[serde(skip)]
     pub model: Arc<str>,
-    /// The name of the version.
+    /// The model name of the version at the backends.
     #[serde(skip)]
     pub version: Arc<str>,
     /// The fault in which the version was worse, such as `empty_answers`.
@@ -255,22 +255,22 @@ pub struct CertificateReloads {
     pub failed: u64,
 }
 
-/// One backend of the gateway.
+/// A backend with its state, and its attempts since the last observation.
 #[derive(Debug, Clone)]
 pub struct FleetBackend {
-    /// The backend.
+    /// The configured name, or else host and port.
     pub id: BackendId,
-    /// The host of its URL.
+    /// The host of the URL. Backends of one host can share a fault.
     pub host: Arc<str>,
     /// The base models that the backend lists. Empty: not known.
     pub models: Vec<Arc<str>>,
-    /// The state of the backend.
+    /// Why the backend gets requests or not.
     pub state: Availability,
     /// Whether the backend gets new requests. In panic mode, an ejected backend gets new requests too.
     pub is_up: bool,
     /// Why health checks fail. `None`: they pass, or none has completed.
     pub reason: Option<String>,
-    /// The drain of the backend. `None`: it is not drained.
+    /// Who drained the backend, and why. `None`: the backend is not drained.
     pub drain: Option<DrainSummary>,
     /// The attempts since the last observation.
     pub attempts: AttemptCounts,
@@ -309,7 +309,7 @@ pub struct AttemptFailures {
     pub squares: f64,
 }
 
-/// The drain of a backend.
+/// Who drained a backend, why, and for how long.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DrainSummary {

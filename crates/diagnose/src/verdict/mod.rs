@@ -24,7 +24,7 @@ pub struct Verdict {
     pub backend: String,
     /// The part of the system that the verdict is about.
     pub scope: VerdictScope,
-    /// The severity.
+    /// How urgent the condition is.
     pub severity: VerdictSeverity,
     /// The confidence, from the number of independent signals.
     pub confidence: Confidence,
@@ -73,15 +73,15 @@ const MAX_NAMED_SUBJECTS: usize = 3;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Evidence {
-    /// The name of the measure.
+    /// The name of the measure, such as `ttft`.
     pub measure: Cow<'static, str>,
     /// The value of the measure in the window.
     pub value: f64,
-    /// The unit of `value` and `usual`.
+    /// The unit of `value` and `usual`, such as `s`.
     pub unit: Cow<'static, str>,
     /// The usual value: the median of the last 60 minutes in which no verdict held. `None`: unknown.
     pub usual: Option<f64>,
-    /// The length of the window, in seconds.
+    /// The length of the window of `value`, in seconds.
     pub window_seconds: f64,
 }
 
@@ -108,7 +108,7 @@ impl Evidence {
 pub struct UndeterminedRule {
     /// The name of the rule.
     pub verdict: Cow<'static, str>,
-    /// The name of the backend.
+    /// The backend for which the result of the rule is unknown.
     pub backend: String,
     /// The data that the rule lacks. Each entry is the name of an engine metric in `/status`, `gateway` for
     /// data that only a gateway has, or a description.
@@ -118,7 +118,7 @@ pub struct UndeterminedRule {
 /// A backend for which the rules were evaluated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiagnosedBackend {
-    /// The name of the backend.
+    /// The name of the backend, as in the configuration.
     pub backend: String,
     /// Whether at least one rule had all its data.
     pub is_determined: bool,
@@ -128,7 +128,7 @@ pub struct DiagnosedBackend {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VerdictScope {
-    /// One backend.
+    /// A single backend, which the verdict names.
     #[default]
     Backend,
     /// All backends together.
@@ -157,12 +157,12 @@ named_enum! {
     #[derive(Default, PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Confidence {
-        /// One signal.
+        /// Only one signal shows the condition.
         #[default]
         Low = "low",
-        /// Two signals.
+        /// Two independent signals show the condition.
         Medium = "medium",
-        /// Three or more signals.
+        /// Three or more independent signals show the condition.
         High = "high",
     }
 }
@@ -170,13 +170,13 @@ named_enum! {
 /// A measure whose value at a backend is far from usual.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Anomaly {
-    /// The name of the backend.
+    /// The backend at which the value is unusual.
     pub backend: String,
-    /// The name of the measure.
+    /// The name of the measure, such as `ttft`.
     pub measure: Cow<'static, str>,
     /// The value in the last minute.
     pub value: f64,
-    /// The unit.
+    /// The unit of the value, such as `s`.
     pub unit: Cow<'static, str>,
     /// The usual value: the median of the last 60 minutes without a verdict.
     pub usual: f64,
@@ -190,7 +190,7 @@ pub struct Change {
     pub words: String,
     /// The name of the backend. Empty: the change is at most backends.
     pub backend: String,
-    /// The name of the measure.
+    /// The name of the measure, or of a fact about the engine.
     pub measure: Cow<'static, str>,
     /// The value divided by the usual value, at most 100.
     pub factor: f64,
@@ -201,7 +201,7 @@ pub struct Change {
 /// The text of a verdict that currently holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AlertText {
-    /// The name of the verdict.
+    /// The name of the rule, which is the label value of the alert.
     pub verdict: Cow<'static, str>,
     /// The name of the backend. Empty: the verdict is about all backends or about the gateway.
     pub backend: String,
@@ -231,9 +231,9 @@ pub struct Diagnosis {
     /// Whether clients are harmed and no verdict explains it.
     #[serde(skip)]
     pub has_unexplained_harm: bool,
-    /// The diagnosed backends.
+    /// The backends whose rules were evaluated.
     pub backends: Vec<DiagnosedBackend>,
-    /// The texts of the verdicts for alerts.
+    /// The texts that alerts show, which stay the same while a verdict holds.
     #[serde(skip)]
     pub alert_texts: Vec<AlertText>,
 }
@@ -274,7 +274,7 @@ impl Verdict {
         Self { evidence, ..self }
     }
 
-    /// Adds a clause to the cause.
+    /// Adds a clause to the cause, after a semicolon.
     pub fn add_to_cause(&mut self, clause: &str) {
         let cause = match &self.cause {
             Some(cause) => format!("{cause}; {clause}"),
@@ -336,7 +336,7 @@ impl<'a> VerdictGroup<'a> {
     }
 }
 
-/// The characters of a text without its numbers.
+/// The characters of a text without digits and dots, so that texts with different numbers are equal.
 fn without_numbers(text: &str) -> impl Iterator<Item = char> + '_ {
     text.chars()
         .filter(|character| !character.is_ascii_digit() && *character != '.')

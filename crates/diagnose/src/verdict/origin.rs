@@ -27,7 +27,7 @@ pub enum Origin {
     Requests,
     /// Requests that crash engines.
     FatalRequests,
-    /// A setting of the gateway.
+    /// A setting of the gateway that is too strict.
     Setting,
     /// The machine on which the gateway runs.
     Gateway,
@@ -43,7 +43,7 @@ pub(crate) enum Effect {
     /// Streams make no progress or have no first output.
     Stalls,
     SlowTokens,
-    /// Clients disconnect.
+    /// Clients disconnect before the end of their responses.
     Disconnects,
     Failures,
     /// A backend goes down.

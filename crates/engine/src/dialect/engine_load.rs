@@ -93,9 +93,9 @@ pub struct EngineLoad {
 /// The counters of the tokens that an engine has processed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenCounts {
-    /// Prompt tokens.
+    /// Prompt tokens since the start of the process.
     pub prompt: f64,
-    /// Generated tokens.
+    /// Generated tokens since the start of the process.
     pub generated: f64,
 }
 

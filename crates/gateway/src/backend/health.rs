@@ -57,7 +57,7 @@ struct HealthSignals {
     is_down_logged: AtomicFlag,
     /// Start of the last request for the model list. `None`: no request yet.
     models_read_at: AtomicInstant,
-    /// The drain. `None`: the backend is not drained.
+    /// Who drained the backend, and why. `None`: the backend is not drained.
     drain: Mutex<Option<Arc<Drain>>>,
     /// The API paths that this backend does not serve but another backend does. Each path has the time of the
     /// last request that showed this.
@@ -123,7 +123,7 @@ impl BackendHealth {
         std::mem::replace(&mut *drain, next)
     }
 
-    /// Whether the backend is drained.
+    /// Whether an operator or the configuration has drained the backend.
     pub fn is_drained(&self) -> bool {
         self.is_drained.get()
     }

@@ -90,7 +90,7 @@ pub const TIER: MetricLabel = variable(
 /// The outcome of a request: [`Outcome::as_str`].
 pub const OUTCOME: MetricLabel =
     fixed("outcome", Outcome::NAMES).of_request(|record| Some(record.outcome.as_str()));
-/// The type of counted tokens.
+/// The label that tells input, output, cached and reasoning tokens apart.
 pub const TOKEN_TYPE: MetricLabel = fixed("type", &TOKEN_TYPES);
 /// The values of the label `type`.
 pub const TOKEN_TYPES: [&str; 4] = ["input", "output", "cached_input", "reasoning"];

@@ -48,7 +48,7 @@ impl TimerDelays {
         self.timers.load(Ordering::Relaxed)
     }
 
-    /// Sum of the delays of all timers.
+    /// Total time by which timers have fired late.
     pub fn late(&self) -> Duration {
         Duration::from_micros(self.late_micros.load(Ordering::Relaxed))
     }

@@ -85,7 +85,7 @@ impl RequestChains {
         Some(chain).filter(|chain| !chain.blocks.is_empty())
     }
 
-    /// Removes the requests of a backend that was removed.
+    /// Removes all requests of a backend that has left the gateway.
     pub fn remove_backend(&mut self, backend: u32) {
         let removed = self.requests.extract_if(|key, _| key.backend == backend);
         self.block_count -= removed

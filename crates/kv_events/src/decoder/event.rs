@@ -3,7 +3,7 @@
 use super::msgpack::{DecodeError, Reader, Value};
 use super::values::{BlockHash, BlockHashes, CacheKind, Medium, read_hash};
 
-/// A KV event of an engine.
+/// A change of the prefix cache of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvEvent<'a> {
     /// The engine stored blocks, each a child of the block before it.

@@ -35,7 +35,7 @@ named_enum! {
 pub struct StreamStep {
     /// Whether to remove all blocks, before any other action.
     pub clears: bool,
-    /// Whether to apply the message.
+    /// Whether to apply the message. If not, it was applied before or must wait for a replay.
     pub applies: bool,
     /// Number of the first message of the replay to request. `None`: request no replay.
     pub replay_from: Option<u64>,

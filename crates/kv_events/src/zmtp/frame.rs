@@ -15,7 +15,7 @@ pub(super) enum Traffic {
 /// The peer violates the protocol, or is not the expected program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// The greeting is not a greeting of ZMTP 3.
+    /// The peer does not speak version 3 of ZMTP.
     #[error("the server does not speak ZMTP 3: check that the port is that of the KV events")]
     Greeting,
     /// The peer requires this security mechanism, which is not supported.

@@ -19,9 +19,9 @@ named_enum! {
     pub enum TlsPeer {
         /// Clients of the client listener and operators of the admin listener.
         Client = "client",
-        /// Backends.
+        /// Backends to which the gateway presents a client certificate.
         Backend = "backend",
-        /// Collectors of traces.
+        /// Trace collectors to which the gateway presents a client certificate.
         Collector = "collector",
     }
 }

@@ -101,7 +101,7 @@ named_enum! {
         Stop = "stop",
         /// The token limit of the request or of the model was reached.
         Length = "length",
-        /// The model called a tool.
+        /// The model asked the client to call a tool.
         ToolCalls = "tool_calls",
         /// A content filter ended the choice, or the model declined to answer.
         ContentFilter = "content_filter",

@@ -141,7 +141,7 @@ pub enum GatewayError {
     /// A limit of the tenant or of the API key is reached.
     #[error("the limit of {allowed} {} is reached; retry after {retry_after} s", .limited.as_str())]
     RateLimited {
-        /// Which limit is reached.
+        /// The kind of limit that the client has reached.
         limited: RateLimitKind,
         /// The limit: requests or tokens per minute, day or month, or open requests.
         allowed: u64,
@@ -153,7 +153,7 @@ pub enum GatewayError {
         "the client sent no byte of the request body for {seconds} s, or sent the body too slowly"
     )]
     BodyTimeout {
-        /// The timeout in seconds.
+        /// The timeout that has passed, in seconds.
         seconds: u64,
     },
     /// The IP address of the client has reached its limit of open requests.
@@ -236,25 +236,25 @@ pub enum GatewayError {
     /// The backend sent no response head before the timeout.
     #[error("the backend sent no response head within {seconds} s")]
     ResponseHeadTimeout {
-        /// The timeout in seconds.
+        /// The timeout that has passed, in seconds.
         seconds: u64,
     },
     /// The response of the backend had no output before the timeout.
     #[error("the response of the backend had no output within {limit:?}")]
     FirstOutputTimeout {
-        /// The timeout.
+        /// The timeout that has passed.
         limit: Duration,
     },
     /// For the timeout that the client announced, no byte was transferred.
     #[error("no byte was exchanged for {limit:?}, the timeout that the client announced")]
     ClientTimeout {
-        /// The timeout.
+        /// The timeout that has passed.
         limit: Duration,
     },
     /// The response did not end before the total timeout of the request.
     #[error("the request took longer than {limit:?}, the limit of this gateway")]
     TotalTimeout {
-        /// The timeout.
+        /// The timeout that has passed.
         limit: Duration,
     },
     /// Backends crashed while they processed the request, so it is not sent to further backends.
@@ -279,17 +279,17 @@ pub struct StartError {
 named_enum! {
     /// The kinds of limits of a tenant or an API key.
     pub enum RateLimitKind {
-        /// Requests per minute.
+        /// The limit of requests in one minute.
         Requests = "requests per minute",
-        /// Tokens per minute.
+        /// The limit of tokens in one minute.
         Tokens = "tokens per minute",
-        /// Requests per calendar day.
+        /// The limit of requests in one calendar day.
         RequestsPerDay = "requests per day",
-        /// Tokens per calendar day.
+        /// The limit of tokens in one calendar day.
         TokensPerDay = "tokens per day",
-        /// Requests per calendar month.
+        /// The limit of requests in one calendar month.
         RequestsPerMonth = "requests per month",
-        /// Tokens per calendar month.
+        /// The limit of tokens in one calendar month.
         TokensPerMonth = "tokens per month",
         /// Open requests at the same time.
         Concurrency = "concurrent requests",

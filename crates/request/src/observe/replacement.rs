@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 /// Why a response needs another backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interrupted {
-    /// The cause.
+    /// Why the stream of the first backend was interrupted.
     pub cause: InterruptionCause,
     /// Whether the response ends if no other backend continues it. If false, its backend may continue it.
     pub is_final: bool,

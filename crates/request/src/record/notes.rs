@@ -63,7 +63,7 @@ pub enum LogPlace {
 pub struct NoteAttribute {
     /// The name of the field or attribute.
     pub name: &'static str,
-    /// Its value.
+    /// The value of the attribute.
     pub value: NoteValue,
 }
 
@@ -78,7 +78,7 @@ pub struct NoteEvent {
     pub attributes: Vec<NoteAttribute>,
 }
 
-/// A value in a report.
+/// A value that logs, spans and reports show.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum NoteValue {
@@ -86,9 +86,9 @@ pub enum NoteValue {
     Text(&'static str),
     /// A text of a client or a backend, whose length the option limits.
     Foreign(String),
-    /// A count.
+    /// A count of things, such as tokens.
     Count(u64),
-    /// A number of seconds.
+    /// A duration in seconds.
     Seconds(f64),
 }
 
@@ -125,7 +125,7 @@ impl RecordNotes {
         self.iter().find_map(RecordNote::requested_model)
     }
 
-    /// All notes.
+    /// All notes, in the order in which they were added.
     pub fn iter(&self) -> impl Iterator<Item = &dyn RecordNote> {
         self.0.iter().map(|note| &**note)
     }

@@ -34,7 +34,7 @@ settings_entry! {
 }
 
 named_enum! {
-    /// The result of one request for an objective.
+    /// Whether a request met an objective.
     #[derive(Hash)]
     pub enum ObjectiveResult {
         /// The request met the objective.

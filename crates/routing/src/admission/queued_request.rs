@@ -42,7 +42,7 @@ pub struct QueuedRequest<T> {
 /// A request that left the queue.
 #[derive(Debug)]
 pub struct DequeuedRequest<T> {
-    /// The request.
+    /// The request, with the data of its caller.
     pub ticket: QueuedRequest<T>,
     /// Part of the wait in which no backend could serve the request.
     pub without_backend: Duration,
@@ -66,7 +66,7 @@ pub struct QueuedRequestId(pub(super) u64);
 /// Result of adding a request to the queue.
 #[derive(Debug)]
 pub enum EnqueueOutcome<T> {
-    /// The request is queued.
+    /// The request is queued behind others.
     Waits(QueuedRequestId),
     /// The request is queued. It displaced another request, which is rejected.
     QueuedDisplacing(QueuedRequestId, RejectedRequest<T>),
@@ -77,7 +77,7 @@ pub enum EnqueueOutcome<T> {
 /// A request that was not queued, or that was removed from the queue without a grant.
 #[derive(Debug)]
 pub struct RejectedRequest<T> {
-    /// The rejected request.
+    /// The request that gets an error response.
     pub ticket: QueuedRequest<T>,
     /// Part of the wait in which no backend could serve the request.
     pub without_backend: Duration,

@@ -123,7 +123,7 @@ impl Default for CircuitBreakerSettings {
 }
 
 impl CircuitBreaker {
-    /// A closed breaker.
+    /// Creates a breaker that lets all requests through.
     pub fn new(settings: CircuitBreakerSettings, now: Instant) -> Self {
         Self {
             open_until: AtomicInstant::default(),
@@ -132,12 +132,12 @@ impl CircuitBreaker {
         }
     }
 
-    /// Current settings.
+    /// The settings of the last [`Self::set`].
     pub fn settings(&self) -> CircuitBreakerSettings {
         lock(&self.inner).settings
     }
 
-    /// Replaces the settings.
+    /// Replaces the settings. The present state stays.
     pub fn set(&self, settings: CircuitBreakerSettings) {
         lock(&self.inner).settings = settings;
     }
@@ -285,7 +285,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Current state.
+    /// The state now. An open breaker whose time is over stays open until its next request.
     pub fn state(&self) -> BreakerState {
         if self.open_until.get().is_none() {
             return BreakerState::Closed;

@@ -11,7 +11,7 @@ use std::fmt;
 )]
 #[serde(try_from = "ListedGpu", into = "ListedGpu")]
 pub struct GpuIndex {
-    /// The index of the GPU.
+    /// The index of the GPU, as in `CUDA_VISIBLE_DEVICES`.
     pub gpu: u16,
     /// The id of the MIG instance. `None`: the whole GPU.
     pub instance: Option<u16>,
@@ -20,7 +20,7 @@ pub struct GpuIndex {
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 enum ListedGpu {
-    /// An index.
+    /// A number, for a whole GPU.
     Index(u16),
     /// An index as text, with a MIG instance.
     Text(String),

@@ -31,12 +31,12 @@ pub struct Publisher {
 #[derive(Clone)]
 pub struct ScriptRunner(MultiplexedConnection);
 
-/// One call of a script.
+/// The keys and arguments with which a script runs once.
 #[derive(Debug, Clone)]
 pub struct ScriptCall {
     /// The keys that the script uses.
     pub keys: Vec<String>,
-    /// The arguments.
+    /// The arguments, which the script reads as `ARGV`.
     pub arguments: Vec<String>,
 }
 
@@ -126,7 +126,7 @@ impl Publisher {
         ScriptRunner(self.connection.clone())
     }
 
-    /// Publishes a message.
+    /// Publishes a message to all gateways. Fails after the timeout of the bus.
     pub async fn publish(&mut self, message: &[u8]) -> Result<(), BusError> {
         let mut command = redis::cmd("PUBLISH");
         command.arg(&self.channel).arg(message);

@@ -59,7 +59,7 @@ impl MetricsConfig {
     }
 }
 
-/// The section `metrics`.
+/// Values, rules and reload class of the section `metrics`.
 pub struct Section;
 
 impl<C: AsRef<Vec<Objective>>> ConfigSection<C> for Section {

@@ -9,7 +9,7 @@ use tokenweir_settings::{
 
 const MAX_OBJECTIVES: usize = 20;
 
-/// The section `slos`.
+/// Values, rules and reload class of the section `slos`.
 pub struct Section;
 
 impl<C: AsRef<TiersConfig>> ConfigSection<C> for Section {

@@ -4,7 +4,7 @@ use http::Uri;
 use tokenweir_gateway::telemetry::otel::TracingConfig;
 use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, require, share, violation_at};
 
-/// The section `tracing`.
+/// Values, rules and reload class of the section `tracing`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

@@ -14,7 +14,7 @@ const MAX_WEIGHT: u32 = 1_000_000;
 /// Maximum length of a model name, in bytes.
 const MAX_MODEL_NAME_BYTES: usize = 256;
 
-/// The section `models`.
+/// Values, rules and reload class of the section `models`.
 pub struct Section;
 
 impl<C: KnownBackends + AsRef<Vec<BackendConfig>>> ConfigSection<C> for Section {

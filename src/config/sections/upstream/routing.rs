@@ -43,7 +43,7 @@ impl Default for RoutingConfig {
     }
 }
 
-/// The section `routing`.
+/// Values, rules and reload class of the section `routing`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

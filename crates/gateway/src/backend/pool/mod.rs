@@ -87,7 +87,7 @@ impl BackendPool {
         self.snapshot().backends.len()
     }
 
-    /// The policy and its settings.
+    /// The policy that picks backends, with its settings.
     pub fn policy(&self) -> Policy {
         self.snapshot().policy
     }

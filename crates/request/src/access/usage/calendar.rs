@@ -10,9 +10,9 @@ named_enum! {
     #[derive(PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum QuotaPeriod {
-        /// From second 0 to second 59.
+        /// A minute of the clock, from second 0 to second 59.
         Minute = "minute",
-        /// From 0:00 to 24:00.
+        /// A calendar day in UTC, from 0:00 to 24:00.
         Day = "day",
         /// From the first to the last day.
         Month = "month",

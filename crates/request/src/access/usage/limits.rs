@@ -43,9 +43,9 @@ const MAX_LIMIT: u64 = 1_000_000_000_000_000;
 /// lowest remaining quota is reported. `None`: no such limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RateLimitStatus {
-    /// What remains of the limits of requests.
+    /// The remaining requests of the client's limit.
     pub requests: Option<RemainingQuota>,
-    /// What remains of the limits of tokens.
+    /// The remaining tokens of the client's limit.
     pub tokens: Option<RemainingQuota>,
 }
 

@@ -94,7 +94,7 @@ pub struct QuotaClaim {
     pub held: u64,
     /// The grant that this gateway wants. It is less than `held` if the gateway returns a part.
     pub wanted: u64,
-    /// The limit.
+    /// The maximum amount in one period.
     pub limit: u64,
     /// The second since 1970 after which the store may delete the period.
     pub ends_at: u64,

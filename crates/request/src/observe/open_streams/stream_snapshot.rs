@@ -46,7 +46,7 @@ named_enum! {
     }
 }
 
-/// An open stream at the time of the snapshot.
+/// The values of an open stream when the snapshot was taken.
 #[derive(Debug, Clone)]
 pub struct OpenStream {
     /// Sequence number of the stream since the start of the gateway, from 0.
@@ -65,7 +65,7 @@ pub struct OpenStream {
 /// All open streams at one time, for the admin listener.
 #[derive(Debug, Clone, Default)]
 pub struct OpenStreamsSnapshot {
-    /// Streams that are open.
+    /// Number of streams that have begun and not ended.
     pub count: usize,
     /// Number of open streams by phase.
     pub phases: BTreeMap<StreamPhase, usize>,

@@ -26,7 +26,7 @@ impl TextConsumers {
         self.0 & consumer.0 != 0
     }
 
-    /// Whether no consumer gets the text.
+    /// Whether the text has no consumer, so that it need not be stored.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }

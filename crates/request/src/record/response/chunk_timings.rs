@@ -16,7 +16,7 @@ pub struct ChunkTimings {
     gaps: [ChunkGap; GAPS],
 }
 
-/// A gap before a chunk.
+/// A pause between two chunks of a response.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChunkGap {
     /// Chunks with output before the gap.

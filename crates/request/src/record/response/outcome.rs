@@ -82,13 +82,13 @@ named_enum! {
         ClientWriteTimeout = "client_write_timeout",
         /// The API key of the client was removed.
         ClientKeyRevoked = "client_key_revoked",
-        /// [`Outcome::ClientError`].
+        /// The client sent an invalid request: [`Outcome::ClientError`].
         ClientError = "client_error",
-        /// [`Outcome::UpstreamError`].
+        /// A backend answered with an error status: [`Outcome::UpstreamError`].
         UpstreamStatus = "upstream_status",
-        /// [`Outcome::StreamError`].
+        /// A stream contained an error event: [`Outcome::StreamError`].
         InBandError = "inband_error",
-        /// [`Outcome::Aborted`].
+        /// A backend ended the response with an abort: [`Outcome::Aborted`].
         UpstreamAbort = "upstream_abort",
         /// The body ended regularly, but a part of the response was missing.
         TruncatedClean = "truncated_clean",
@@ -102,9 +102,9 @@ named_enum! {
         TimeoutIdle = "timeout_idle",
         /// The request took longer than its total timeout.
         TimeoutTotal = "timeout_total",
-        /// [`Outcome::Rejected`].
+        /// The gateway rejected the request: [`Outcome::Rejected`].
         GatewayReject = "gateway_reject",
-        /// [`Outcome::Shutdown`].
+        /// The gateway shut down: [`Outcome::Shutdown`].
         GatewayShutdown = "gateway_shutdown",
     }
 }

@@ -41,7 +41,7 @@ pub struct Attempt {
 pub enum ErrorSource {
     /// A proxy between the gateway and the engine made it, with this name of a server. `None`: it has no name.
     Proxy(Option<ShortName>),
-    /// The engine made it.
+    /// The engine itself made the error response.
     Engine(EngineError),
 }
 
