@@ -60,7 +60,7 @@ const CONCURRENT_REQUESTS: usize = 200;
 const SEED: u64 = 1;
 const RUN_TIMEOUT: Duration = Duration::from_mins(3);
 
-/// What the backend, the clients and the gateway report about one run of the bench.
+/// The measurements of the backend, the clients and the gateway in one run of the bench.
 struct Run {
     plans: Arc<[Plan]>,
     played: Vec<Played>,

@@ -92,7 +92,7 @@ fn events(seen: &Seen, name: &str) -> Vec<String> {
     events
 }
 
-/// What the first backend does after it has sent a part of its stream.
+/// The behaviour of the first backend after it has sent a part of its stream.
 #[derive(Clone, Copy)]
 enum Break {
     Close,

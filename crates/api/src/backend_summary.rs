@@ -6,7 +6,7 @@ use std::ops::Deref;
 use tokenweir_diagnose::DrainSummary;
 
 document! {
-    /// What the live page and `tokenweir status` show about one backend.
+    /// The state of one backend, as the live page and `tokenweir status` show it.
     pub struct BackendSummary {
         /// The configured name, or else host and port.
         name: String,

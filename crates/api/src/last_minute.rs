@@ -47,9 +47,10 @@ document! {
         /// Number of requests whose client disconnected while output was flowing, of the clients with keys that do so far
         /// more often than usual.
         unusual_cut_offs: u64,
-        /// What at least 80 % of the requests with one kind of harm have in common, and less than half of the other requests
-        /// have, such as `all 43 of tenant web, key k`. By the kind of harm: `failed`, `empty`, `damaged`,
-        /// `truncated`, `client_timeout`, `cut_off`, `refused`, `rejected`, `slow` or `late`.
+        /// A property of at least 80 % of the requests with one kind of harm, but of less than half of the
+        /// other requests, such as `all 43 of tenant web, key k`. The key is the kind of harm: `failed`,
+        /// `empty`, `damaged`, `truncated`, `client_timeout`, `cut_off`, `refused`, `rejected`, `slow` or
+        /// `late`.
         common: BTreeMap<String, String>,
         /// Number of output tokens of the ended requests.
         output_tokens: u64,

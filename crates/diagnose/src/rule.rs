@@ -31,7 +31,7 @@ pub struct DiagnosisRule {
     pub evidence: &'static str,
     /// The exceptions in which the rule does not apply, as clauses. Empty: the rule always applies.
     pub excluded: &'static str,
-    /// What an operator can do against the condition.
+    /// The advice to an operator against the condition.
     pub remedy: &'static str,
     /// An observation that would disprove the condition.
     pub disproof: &'static str,

@@ -179,7 +179,7 @@ impl BackendFacts {
     /// unknown, because no response arrived, or the server does not answer unknown paths with 404.
     pub(super) fn has_path(&self, path: &str) -> Option<bool> {
         let status = |wanted: &str| self.options.iter().find(|(path, _)| *path == wanted)?.1;
-        // Only a server that answers an unknown path with 404 shows by other statuses which paths exist.
+        // Statuses show which paths exist only if the server answers an unknown path with 404.
         if status(super::gather::UNKNOWN_PATH) != Some(StatusCode::NOT_FOUND) {
             return None;
         }

@@ -35,6 +35,6 @@ pub struct LabelDescription {
 }
 
 pub(super) fn print(metrics: &MetricCatalogue) -> String {
-    // Only maps whose keys are no texts fail, and the catalogue has none.
+    // Serialization fails only for maps whose keys are not texts, and the catalogue has no such map.
     serde_json::to_string_pretty(metrics).unwrap_or_default() + "\n"
 }

@@ -125,7 +125,7 @@ impl BucketBounds {
         ))
     }
 
-    /// These bounds, for a histogram that counts its values in exponential buckets too.
+    /// Returns the same bounds for a histogram that also counts its values in exponential buckets.
     #[must_use]
     pub fn native(&self) -> Self {
         Self(BoundsStorage::Native((**self).into()))

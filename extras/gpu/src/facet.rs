@@ -1,4 +1,4 @@
-//! What the gateway knows of the GPUs of one backend while it routes requests.
+//! The knowledge of the gateway about the GPUs of one backend while it routes requests.
 
 use crate::section::CostConfig;
 use serde::Serialize;

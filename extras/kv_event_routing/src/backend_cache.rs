@@ -27,8 +27,7 @@ pub struct BackendCache {
     pub(crate) number: u32,
     /// The caches of the parts. Hold a guard only during a lookup.
     pub(crate) parts: ArcSwap<Vec<Arc<PartCache>>>,
-    /// What the gateway knows about the texts of the blocks of the backend. Hold a guard only during a
-    /// lookup.
+    /// The knowledge about the texts of the backend's blocks. Hold a guard only during a lookup.
     pub(crate) space: ArcSwap<KeySpace>,
     /// Whether the backend shares the key space of another backend.
     has_joined: AtomicFlag,

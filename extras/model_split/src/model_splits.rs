@@ -73,7 +73,7 @@ impl RequestOption for ModelSplits {
         let split = self.0.load().splits.get(name)?.clone();
         let conversation = conversation_hash(&context.settings, record, request, body);
         let conversation = conversation.unwrap_or_else(|| fastrand::u64(..));
-        // Only the backend that created the previous response has it stored.
+        // Only the backend that created the previous response has stored it.
         let previous = context.state.stored_responses.previous_model(record);
         let held = previous.and_then(|model| split.find(model.name()));
         let routes = context.state.pool.routes();

@@ -251,7 +251,7 @@ impl KeyedRequest<'_> {
         refuse(context, recorded, abort, head, problem).await
     }
 
-    /// What the registry of runs needs to know about the request.
+    /// The data about the request that the registry of runs needs.
     fn arrival(
         &self,
         context: &ProxyContext,

@@ -56,7 +56,7 @@ impl UsageFile {
         let Some(state) = StateFile::lock(&path, waits)? else {
             return Ok(None);
         };
-        // This creates the file, and fails if the path is not a regular file.
+        // Opening creates the file, and fails if the path is not a regular file.
         drop(RotatingFile::open(
             &path,
             settings.max_bytes / 2,

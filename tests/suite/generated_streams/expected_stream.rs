@@ -33,7 +33,7 @@ pub(crate) struct Event {
     pub meaning: Meaning,
 }
 
-/// What an event means to the gateway.
+/// The meaning of an event for the gateway.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Meaning {
     /// The generated output in the event.

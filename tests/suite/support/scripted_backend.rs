@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc};
 
-/// What the backend does after it has read a request, step by step.
+/// One step of a backend after it has read a request.
 #[derive(Clone)]
 pub(crate) enum Step {
     /// Writes these bytes to the connection.

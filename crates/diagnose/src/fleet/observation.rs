@@ -299,7 +299,7 @@ pub struct AttemptFailures {
     /// The error status with which the backend answered. `None`: the backend sent no error status, or no
     /// response.
     pub status: Option<u16>,
-    /// What the error response shows beyond its status. `None`: nothing.
+    /// The information in the error response beyond its status. `None`: no such information.
     pub error_source: Option<ErrorSource>,
     /// Number of attempts of this kind, status and origin.
     pub count: u64,

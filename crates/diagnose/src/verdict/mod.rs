@@ -44,7 +44,7 @@ pub struct Verdict {
     pub age_seconds: f64,
     /// The values that show the condition.
     pub evidence: Vec<Evidence>,
-    /// What an operator can do against the condition.
+    /// The advice to an operator against the condition.
     pub remedy: String,
     /// An observation that would disprove the verdict.
     pub disproof: Cow<'static, str>,
@@ -221,7 +221,7 @@ pub struct Diagnosis {
     pub undetermined: Vec<UndeterminedRule>,
     /// Measures whose values are far from usual. They are hints, not verdicts.
     pub anomalies: Vec<Anomaly>,
-    /// What has changed: at most two facts of engines, the newest first, and then at most two measures, the
+    /// The changes: at most two facts of engines, the newest first, and then at most two measures, the
     /// strongest first.
     #[serde(default)]
     pub changes: Vec<Change>,

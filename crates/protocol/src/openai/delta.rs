@@ -123,7 +123,7 @@ pub struct InBandError {
     pub code: Option<Box<str>>,
     /// The type that the backend states. `None`: the error has no type.
     pub kind: Option<Box<str>>,
-    /// What the message is about. `None`: unknown.
+    /// The topic of the error message. `None`: unknown.
     pub about: Option<EngineError>,
 }
 

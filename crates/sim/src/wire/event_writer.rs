@@ -6,7 +6,7 @@ use super::wire_format::{ChoiceChunk, EventContext};
 use crate::generation_progress::GenerationProgress;
 use bytes::BytesMut;
 
-/// What [`EventWriter::next`] has done.
+/// The result of [`EventWriter::next`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextEvent {
     Event,

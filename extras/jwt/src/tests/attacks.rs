@@ -386,7 +386,7 @@ async fn no_attack_is_accepted() {
     attacks.extend(claim_attacks(&signers));
     attacks.extend(text_attacks(&signers));
     assert!(attacks.len() >= 100, "{}", attacks.len());
-    // The same claims are accepted before and after.
+    // A valid token with the same claims is accepted before and after the attacks.
     world.accept(&signers.ec.token(&valid_claims()));
     for Attack {
         name,

@@ -11,7 +11,7 @@ use tokenweir_protocol::openai::Usage;
 use tokenweir_routing::PromptFingerprint;
 use tokio::sync::mpsc;
 
-/// What the gateway has learned about prompts and blocks from the KV events of all backends.
+/// The knowledge about prompts and blocks from the KV events of all backends.
 #[derive(Debug)]
 pub struct CacheKnowledge {
     pub(crate) settings: KvEventsSettings,

@@ -69,8 +69,7 @@ impl std::fmt::Debug for BusSettings {
 }
 
 impl BusSettings {
-    /// What is wrong with the URL of a message bus server, and what to write instead. `None`: the
-    /// URL is valid.
+    /// The problem of the URL of a message bus server, with the correct form. `None`: the URL is valid.
     pub fn url_problem(url: &str) -> Option<&'static str> {
         let Some(parsed) = redis::parse_redis_url(url) else {
             return Some(

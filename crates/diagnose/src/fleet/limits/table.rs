@@ -9,12 +9,12 @@ pub(super) struct GatewayLimit {
     pub(super) settings: &'static [&'static str],
     /// The effect of the limit, as a text that follows its name.
     pub(super) effect: &'static str,
-    /// What an operator can do.
+    /// The advice to an operator.
     pub(super) remedy: &'static str,
     pub(super) kind: LimitKind,
 }
 
-/// What a limit protects.
+/// The thing that a limit protects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LimitKind {
     /// The time that a backend may take. A backend that makes no progress exceeds any such limit.

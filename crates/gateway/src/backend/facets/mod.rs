@@ -34,7 +34,7 @@ pub struct BackendFacets {
     pub options: Vec<Box<dyn BackendFacet>>,
 }
 
-/// What the facets know about the prompt of one request. It is reused for all candidates.
+/// The knowledge of the facets about the prompt of one request. It is reused for all candidates.
 pub struct PromptKnowledge<'a> {
     prompt: &'a PromptFingerprint,
     memo: PromptMemo,

@@ -45,7 +45,7 @@ pub(crate) struct Target<'a> {
     pub(crate) part: Option<TargetPart>,
 }
 
-/// One of several parts of a backend that are targets of routing.
+/// A part of a backend that is a target of routing, if the backend has several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TargetPart {
     /// The number of the part on the metrics page.

@@ -23,7 +23,7 @@ pub struct PreparedRequest<'a> {
     pub fields: &'a RequestFields,
     /// The body and its edits for the backends.
     pub body: &'a UpstreamBody,
-    /// What the request needs of a backend, such as model, length and path.
+    /// The requirements of the request on a backend, such as model, length and path.
     pub requirements: &'a BackendRequirements<'a>,
     /// The deadlines until the response head is sent to the client. [`PreparedRequest::current_deadlines`]
     /// leaves out those that no longer apply.

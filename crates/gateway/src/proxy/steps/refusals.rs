@@ -40,8 +40,8 @@ struct Refusal {
     kind: FailureKind,
     status: u16,
     rest: Option<Duration>,
-    /// What the backend does not support, according to the response: the path, or media in prompts.
-    /// `None`: the response shows neither.
+    /// The feature that the backend lacks according to the response: the path, or media in prompts. `None`: the
+    /// response shows neither.
     lacks: Option<&'static str>,
     slot: RefusalSlot,
 }

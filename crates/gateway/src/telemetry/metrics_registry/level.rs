@@ -28,7 +28,7 @@ named_enum! {
 /// Whether a metric has series at one level, and with which labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricDetail {
-    /// Not exported at this level.
+    /// The metric is not exported at this level.
     Omitted,
     /// The series have no label `backend`: the values of all backends are added up.
     WithoutBackend,

@@ -77,7 +77,7 @@ pub struct EngineControl {
     pub name: &'static str,
     /// The permission that lets a client use the field or header.
     pub permission: Permission,
-    /// What the gateway does with the field or header if the client lacks the permission.
+    /// The action of the gateway if the client sends the field or header without the permission.
     pub action: ControlAction,
     /// The only API in which the field has an effect. `None`: the field has an effect in every API.
     pub api: Option<Api>,

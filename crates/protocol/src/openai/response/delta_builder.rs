@@ -40,7 +40,7 @@ pub(super) struct DeltaBuilder {
     is_error_object: bool,
     /// The error code, if the event has an error without an enclosing `error` object.
     flat_error_code: Option<Box<str>>,
-    /// What the message of an error is about.
+    /// The topic of an error message.
     error_about: Option<EngineError>,
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct ResponseSchema {
 /// event or the response itself.
 pub(super) type ObjectFields = (&'static str, &'static [(&'static str, ResponseField)]);
 
-/// What the type of an event says about its output.
+/// The output that the type of an event implies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventOutput {
     /// The type does not show whether the event has output: the fields of the event show it.

@@ -113,7 +113,7 @@ impl StatedSizes {
         let Some(field) = SET_NAMES.into_iter().find(|field| *field == name) else {
             return;
         };
-        // This bounds the memory: a body can repeat a field millions of times.
+        // This bounds the memory, because a body can repeat a field millions of times.
         self.places
             .retain(|place| place.field != field || place.holder != holder);
         self.places.push(FieldPlace {

@@ -49,7 +49,7 @@ pub struct RateLimitStatus {
     pub tokens: Option<RemainingQuota>,
 }
 
-/// What remains of one limit, for the rate limit headers.
+/// The rest of one limit, for the rate limit headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemainingQuota {
     /// The limit: requests or tokens per minute, day or month.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokenweir_protocol::named_enum;
 
 named_enum! {
-    /// What a quota counts.
+    /// The thing that a quota counts.
     #[derive(PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum QuotaUnit {
@@ -42,7 +42,7 @@ pub struct SharingRule {
 /// A limit in a calendar period, and the usage by this gateway.
 #[derive(Debug, Clone)]
 pub struct Quota {
-    /// What is counted: requests, tokens or open requests.
+    /// Whether requests, tokens or open requests are counted.
     pub unit: QuotaUnit,
     /// The calendar period, after which the count restarts at 0.
     pub period: QuotaPeriod,

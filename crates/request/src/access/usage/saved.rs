@@ -14,7 +14,7 @@ use tokenweir_protocol::mutex::lock;
 pub struct SavedQuota {
     /// The tenant, key or model: see [`SubjectUsage::name`].
     pub subject: String,
-    /// What the quota counts.
+    /// Whether the quota counts requests, tokens or open requests.
     pub unit: QuotaUnit,
     /// Day or month.
     pub period: QuotaPeriod,

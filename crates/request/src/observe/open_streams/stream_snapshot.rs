@@ -29,7 +29,7 @@ pub struct StreamInfo {
 }
 
 named_enum! {
-    /// What an open stream does at present.
+    /// The present activity of an open stream.
     #[derive(PartialOrd, Ord)]
     pub enum StreamPhase {
         /// The response head has arrived, but no output. The request waits in the queue of the engine, or the
@@ -53,7 +53,7 @@ pub struct OpenStream {
     pub number: u64,
     /// Request, model, backend and client.
     pub subject: StreamInfo,
-    /// What the stream does at present.
+    /// The present activity of the stream.
     pub phase: StreamPhase,
     /// Tokens so far. An event counts with its reported token count. Without one, it counts as one token.
     pub tokens: u64,

@@ -15,7 +15,7 @@ use tokenweir_protocol::openai::{
     EngineTimes, FinishReason, InBandError, TextExcerpt, TextSample, Usage,
 };
 
-/// What the observer found in one response.
+/// The findings of the observer about one response.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ObservedResponse {
     /// Whether the media type is `text/event-stream`.

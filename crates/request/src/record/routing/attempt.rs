@@ -30,13 +30,13 @@ pub struct Attempt {
     pub status: Option<u16>,
     /// Why the attempt failed, from a closed set. `None`: the attempt did not fail.
     pub failure: Option<&'static str>,
-    /// What the error is about that the engine reported in its response. `None`: unknown, or there was none.
+    /// The topic of the error that the engine reported in its response. `None`: unknown, or no error.
     pub engine_error: Option<EngineError>,
     /// The proxy that made an error response. `None`: the engine made it, or there is none.
     pub proxy: Option<ErrorSource>,
 }
 
-/// What an error response shows beyond its status.
+/// The information in an error response beyond its status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ErrorSource {
     /// A proxy between the gateway and the engine made it, with this name of a server. `None`: it has no name.

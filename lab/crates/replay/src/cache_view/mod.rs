@@ -1,5 +1,5 @@
-//! What a gateway knows about the prefix caches of the backends. Sources are the prompts that it sent, the KV
-//! events of the engines, and the messages of other gateways.
+//! The knowledge of a gateway about the prefix caches of the backends. Its sources are the prompts that it
+//! sent, the KV events of the engines, and the messages of other gateways.
 
 mod block_counts;
 mod known_texts;

@@ -23,7 +23,7 @@ pub struct SimulationSetup {
     pub scrape: Duration,
     /// Number of gateways. 0 counts as 1.
     pub gateways: usize,
-    /// What the gateways know about the prefix caches.
+    /// The source of the gateways' knowledge about the prefix caches.
     pub cache_view: CacheView,
     /// The exchange of messages between gateways, for the cache views that have it.
     pub exchange: ExchangeSettings,
