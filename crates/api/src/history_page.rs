@@ -29,7 +29,7 @@ document! {
     /// An event at one moment, or a state that lasted for some time.
     #[derive(Eq)]
     pub struct Mark {
-        /// Time of the event or begin of the state, in seconds since 1970.
+        /// Time of the event or start of the state, in seconds since 1970.
         began: u64,
         /// End of the state in seconds since 1970; `began` for an event. `None`: the state has not ended, or the
         /// gateway stopped before its end.
