@@ -346,7 +346,7 @@ async fn own_comments_respect_a_content_length() {
     let [begun, rest] = stream_with_length();
     let steps = [Step::Send(begun), Step::Wait, Step::Send(rest)];
     let (fake, gateway) = gateway_following_with(with_keep_alive(), steps).await;
-    // The stream over HTTP/1.1.
+    // The client uses HTTP/1.1.
     let answer = gateway
         .post_and_release(CHAT, ASK_STREAM, COMMENT, || fake.go())
         .await;
@@ -363,7 +363,7 @@ async fn own_comments_respect_a_content_length() {
         "{}",
         text(&bytes)
     );
-    // The stream over HTTP/2.
+    // The client uses HTTP/2.
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let mut answer = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;
     assert!(!answer.headers().contains_key("content-length"));

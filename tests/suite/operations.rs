@@ -264,7 +264,7 @@ fn compose_endpoints() -> DeploymentEndpoints {
 fn committed_files_equal_the_generated_ones() {
     let around = compose_endpoints();
     let mut stale = Vec::new();
-    // The repository has no copies of the schema and the catalogue: other programs get them from this one.
+    // The repository has no copies of the schema and the catalogue: other programs get both from this program.
     for artifact in Artifact::ALL
         .into_iter()
         .filter(|artifact| ![Artifact::Schema, Artifact::Metrics].contains(artifact))

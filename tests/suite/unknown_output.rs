@@ -171,7 +171,7 @@ fn unknown_outputs() -> Vec<(&'static str, String, String)> {
     ] {
         cases.push((MESSAGES, message_start(), typed(kind, rest)));
     }
-    // The name of a field in this line is not one that the standard of server-sent events defines.
+    // The standard of server-sent events does not define the field name in this line.
     cases.push((CHAT, role(), "{\"text\":\"UklG\"}\n".into()));
     for unknown in [
         "UklG",

@@ -118,7 +118,7 @@ impl AnswerJudge {
         took >= MIN_TIMEOUT && equal.count() >= MIN_EQUAL
     }
 
-    /// Whether the client sends the same prompt again that it ended a moment before.
+    /// Whether the client repeats the prompt of a request that it ended a moment before.
     fn repeats(&self, record: &RequestRecord) -> bool {
         let Some(prompt) = prompt_of(record) else {
             return false;

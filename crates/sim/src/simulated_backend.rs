@@ -23,7 +23,7 @@ use tokenweir_protocol::mutex::lock;
 
 /// Maximum delay against the real clock that the engine loop makes up for, by computing the next step as if it
 /// had begun on time. Timers round up to a millisecond, which is less than this limit, so they do not slow the
-/// engine down. Greater delays come from a busy machine, and do.
+/// engine down. Greater delays come from a busy machine, and slow the engine down.
 const MAX_CATCH_UP: Duration = Duration::from_millis(10);
 
 /// A simulated vLLM server without its socket.

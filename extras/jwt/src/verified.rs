@@ -17,7 +17,7 @@ pub(super) struct VerifiedToken {
     pub(super) expires: u64,
 }
 
-/// Maximum number of tokens. Each takes about 500 bytes, and the names of the models that it lists.
+/// Maximum number of tokens. Each takes about 500 bytes, plus the names of the models that it lists.
 const MAX_TOKENS: usize = 1 << 14;
 
 impl VerifiedTokens {

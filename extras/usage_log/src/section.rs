@@ -27,7 +27,7 @@ const MIN_FILE_BYTES: usize = 1 << 20;
 const RECEIVER: &str = "usage_log.push";
 
 impl Default for UsageLogConfig {
-    /// The default: no records. With a file, it has up to 1 GiB.
+    /// The default: there is no usage log. If only a file is configured, it has up to 1 GiB.
     fn default() -> Self {
         Self {
             file: None,

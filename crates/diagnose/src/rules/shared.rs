@@ -189,8 +189,8 @@ fn is_unusual(share: f64, evaluation: &Evaluation<'_>) -> bool {
     }
 }
 
-/// Adds to the verdicts that an exchange between gateways can end that another gateway probably sends requests
-/// to all engines.
+/// If another gateway probably sends requests to all engines, adds this cause to the verdicts that an exchange
+/// between gateways can end.
 pub(crate) fn name_other_gateways<'a>(
     verdicts: &mut [Verdict],
     up: impl Iterator<Item = &'a BackendHistory>,

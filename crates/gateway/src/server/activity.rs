@@ -34,7 +34,7 @@ pub(super) struct ConnectionActivities {
     closing: AtomicCount,
 }
 
-/// A connection without an open request, ordered by which is closed first.
+/// The state of a connection that can be closed for a new one. The lowest value is closed first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Closable {
     /// No complete request head has arrived since the connection was opened.

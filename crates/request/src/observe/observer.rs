@@ -269,7 +269,7 @@ impl ResponseObserver {
         &self.observed
     }
 
-    /// The id of the response. `None`: not arrived.
+    /// The id of the response. `None`: no id has arrived.
     pub(super) fn response_id(&self) -> Option<&str> {
         self.reader.answer().id.as_deref()
     }

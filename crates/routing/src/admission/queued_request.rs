@@ -107,7 +107,8 @@ const BEGUN_PRECEDENCE: Duration = Duration::from_mins(10);
 const TTFT_FACTOR: f64 = 2.0;
 
 /// The longest wait after which a request probably still meets its TTFT limit. `predicted_ttft`: its TTFT in
-/// seconds without the wait. It shortens the wait by at most half, so that requests with long prompts wait too.
+/// seconds without the wait. A long TTFT shortens the wait by at most half, so that requests with long prompts
+/// wait too.
 pub fn longest_wait(limit: Duration, predicted_ttft: f64) -> Duration {
     let expected = Duration::try_from_secs_f64(TTFT_FACTOR * predicted_ttft).unwrap_or(limit);
     limit.saturating_sub(expected.min(limit / 2))

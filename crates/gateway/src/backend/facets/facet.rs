@@ -39,7 +39,7 @@ pub trait BackendFacet: Any + Debug + Send + Sync {
     fn on_restart(&self) {}
 
     /// Whether the backend may get this part of a request. `model`: the requested model. `None`: the request names
-    /// none, or it is any request.
+    /// no model, or the answer is for all requests.
     fn suitability(&self, _part: RequestPart, _model: Option<&str>) -> Suitability {
         Suitability::Suitable
     }

@@ -221,7 +221,7 @@ impl RouteTable {
     }
 
     /// Adds the models that are not in `current` and that a backend listed until a few minutes ago. Their requests
-    /// go where those of an `unknown` model go.
+    /// go to the backends of `unknown`.
     fn add_absent_models(
         &self,
         current: &mut HashMap<Arc<str>, Arc<ModelRoute>>,

@@ -139,7 +139,7 @@ impl UsageLimits {
 }
 
 impl RateLimitStatus {
-    /// For requests and for tokens, the one with less remaining.
+    /// The limit of requests with fewer remaining requests, and the limit of tokens with fewer remaining tokens.
     pub fn most_restrictive(self, other: Self) -> Self {
         Self {
             requests: RemainingQuota::lower_remaining(self.requests, other.requests),

@@ -32,7 +32,7 @@ pub(super) struct SimulatedGateway {
     pub(super) known_texts: KnownTexts,
     /// Number of requests that were sent to a backend.
     pub(super) decision_count: u64,
-    /// Turns of sessions that wait until their contexts fit into the KV caches. `None`: none wait.
+    /// Turns of sessions that wait until their contexts fit into the KV caches. `None`: no turn waits.
     pub(super) gate: Option<SessionGate>,
     /// The contexts of the live sessions. `None`: admission by live sessions is off.
     pub(super) working_set: Option<WorkingSet>,

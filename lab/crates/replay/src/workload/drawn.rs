@@ -28,7 +28,8 @@ struct SharedTexts {
 
 /// Share of the sessions that are bursts, if there are bursts.
 const BURST_SHARE: f64 = 0.01;
-/// Every fifth traffic has adapters, from [`FIRST_WITH_ADAPTERS`] on. Earlier results are about traffics without.
+/// Every fifth traffic has adapters, from [`FIRST_WITH_ADAPTERS`] on. Earlier results are about traffics
+/// without adapters.
 const ADAPTERS_EVERY: u32 = 5;
 const FIRST_WITH_ADAPTERS: u32 = 30;
 /// Maximum number of turns of a session.
