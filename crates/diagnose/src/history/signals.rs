@@ -150,6 +150,7 @@ signals! {
         gap_p99: Option<f64>,
         /// A hash of the names of the models of the backend. Only backends with equal hashes are compared.
         models: u64,
+        /// The current weight: the share of the requests relative to other backends.
         weight: u32,
         /// Maximum number of sequences that the engine has run at once since its start, as far as known.
         most_running: u32,
