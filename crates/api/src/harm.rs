@@ -401,7 +401,7 @@ impl HarmShare {
         Self { level, ..self }
     }
 
-    /// This share, with a level of at most `warning`.
+    /// Returns this share with a level of at most `warning`.
     fn at_most_warning(self) -> Self {
         Self {
             level: self.level.min(HarmLevel::Warning),

@@ -109,7 +109,7 @@ document! {
         p95: f64,
         /// 99th percentile, in seconds.
         p99: f64,
-        /// Maximum, in seconds.
+        /// Maximum latency, in seconds.
         max: f64,
     }
 }

@@ -44,11 +44,11 @@ pub struct SseDecoder {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum LineState {
-    /// At the start of the stream, with the number of bytes that matched a byte order mark.
+    /// The stream starts: the number of its bytes that matched a byte order mark.
     ByteOrderMark(u8),
     #[default]
     Start,
-    /// In white space at the start of a line.
+    /// The line has only white space so far.
     Space,
     FieldName,
     /// The colon of a field was read. A space directly after the colon is not part of the value.

@@ -45,9 +45,9 @@ pub trait ConfigSection<C> {
 /// When new values of a section take effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReloadClass {
-    /// At a reload. A running request keeps the values with which it started.
+    /// A reload applies new values. A running request keeps the values with which it started.
     AtOnce,
-    /// At the next start of the gateway.
+    /// The next start of the gateway applies new values.
     AfterRestart,
 }
 

@@ -101,7 +101,7 @@ impl SimulatedPrompt {
 pub struct SimulatedOutput {
     /// Seed of the pseudorandom words.
     pub seed: u64,
-    /// Length in tokens.
+    /// Length of the output in tokens.
     pub tokens: u32,
     /// Why the output ends.
     pub finish: SimulatedFinishReason,

@@ -288,7 +288,7 @@ fn pane_heights(wanted: [u16; 3], height: u16) -> [u16; 3] {
 /// A column of a pane on the screen.
 struct FittedColumn {
     index: usize,
-    /// Width in characters.
+    /// Width of the column in characters.
     width: usize,
     is_numeric: bool,
     /// Number of last characters that all texts of the column share.

@@ -17,7 +17,7 @@ const NO_TENANT: &str = "_none";
 pub(super) enum EventContent<'a> {
     /// The usage of one request.
     Usage(&'a UsageRecord),
-    /// Lost records.
+    /// Records were lost, so the log has a gap.
     Gap(Gap),
     /// The gateway has stopped cleanly, so the file has the records of all its requests.
     Stop,

@@ -85,13 +85,13 @@ const PAGES: [(&str, &str, &str); 4] = [
 
 /// The response of the backend to a path that it answers itself, not by its script.
 pub(crate) enum Page {
-    /// These bytes, which are a whole response.
+    /// The backend sends these bytes, which are a whole response.
     Whole(Vec<u8>),
-    /// These bytes, after which the connection closes.
+    /// The backend sends these bytes and closes the connection.
     Cut(Vec<u8>),
-    /// These bytes. Then the connection stays open, and the backend sends nothing more.
+    /// The backend sends these bytes. Then it sends nothing more, and the connection stays open.
     Drip(Vec<u8>),
-    /// These bytes, followed by lines without end.
+    /// The backend sends these bytes, followed by lines without end.
     Endless(Vec<u8>),
     /// The page that the function returns at the time of the request, as a whole response.
     Live(Box<dyn Fn() -> String + Send + Sync>),

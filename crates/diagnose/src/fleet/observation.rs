@@ -111,7 +111,7 @@ pub struct SettingValue {
 /// The TTFT of the streams of a minute.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ObservedTtft {
-    /// Number of streams.
+    /// Number of streams with a TTFT in the minute.
     pub count: u64,
     /// The median, in seconds.
     pub p50: f64,

@@ -110,9 +110,9 @@ enum Source {
     Ratio(StepSignal, StepSignal, f64),
     /// The same ratio, for a property of answers. Its usual value is kept when the backend process restarts.
     Answers(StepSignal, StepSignal, f64),
-    /// See [`StepWindow::front_end_lag`].
+    /// The lag of the front end: [`StepWindow::front_end_lag`].
     FrontEndLag(),
-    /// See [`in_prefill`].
+    /// The number of requests in prefill: [`in_prefill`].
     Prefilling(),
 }
 

@@ -16,7 +16,7 @@ pub enum TlsError {
     /// A PEM file is larger than the maximum size.
     #[error("the PEM file {} is larger than {limit} bytes", path.display())]
     FileTooLarge {
-        /// The PEM file.
+        /// The PEM file that is too large.
         path: PathBuf,
         /// Maximum size of a PEM file, in bytes.
         limit: u64,

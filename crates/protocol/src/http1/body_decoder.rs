@@ -32,13 +32,13 @@ pub struct ChunkedDecoder {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChunkState {
-    /// In the line with the size of the next chunk.
+    /// The line with the size of the next chunk is expected.
     Size,
-    /// In chunk data, with the number of bytes of the chunk that have not arrived yet.
+    /// Chunk data is expected: the number of bytes of the chunk that have not arrived yet.
     Data(u64),
-    /// At the line ending after chunk data.
+    /// The line ending after chunk data is expected.
     DataEnd,
-    /// After the last chunk, in the trailer section.
+    /// The last chunk has arrived, and the trailer section is expected.
     Trailers,
     Complete,
 }

@@ -211,7 +211,7 @@ pub enum GatewayError {
     /// The request waited in the admission queue for the maximum time.
     #[error("no backend had capacity within {waited:?}; retry after {retry_after} s")]
     QueueTimeout {
-        /// The maximum time.
+        /// The maximum time in the admission queue.
         waited: Duration,
         /// Time until a retry can succeed, in seconds.
         retry_after: u32,

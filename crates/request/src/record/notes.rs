@@ -52,9 +52,9 @@ pub struct RecordNotes(Vec<Box<dyn RecordNote>>);
 /// A place in an access log line: after which field an option may add one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogPlace {
-    /// After the cause of slowness.
+    /// The field follows the cause of slowness.
     SlowCause,
-    /// After the number of attempts.
+    /// The field follows the number of attempts.
     Attempts,
 }
 

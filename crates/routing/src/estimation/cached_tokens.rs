@@ -19,7 +19,7 @@ named_enum! {
 /// The cached part of a prompt, as the KV events of a backend show it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KnownPrefix {
-    /// Cached prompt tokens.
+    /// Number of prompt tokens that are cached.
     pub tokens: f64,
     /// Leading blocks of the prompt that are cached completely.
     pub blocks: u32,

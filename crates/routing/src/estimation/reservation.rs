@@ -7,7 +7,7 @@ use std::time::Instant;
 /// Sum over the requests of this gateway that are open at a backend.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LocalLoad {
-    /// Requests in flight.
+    /// Number of open requests.
     pub in_flight: u32,
     /// Streams in flight without a first output.
     pub pending: u32,

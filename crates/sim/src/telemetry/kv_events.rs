@@ -21,9 +21,9 @@ pub(crate) struct KvEventPublisher {
 /// The ports at which the KV events of one engine are published.
 #[derive(Debug, Clone, Copy)]
 pub struct KvEventPorts {
-    /// Port of new messages.
+    /// Port at which the engine publishes new messages.
     pub live: u16,
-    /// Port of replays.
+    /// Port at which the engine replays earlier messages.
     pub replay: u16,
 }
 

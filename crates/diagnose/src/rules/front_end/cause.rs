@@ -67,9 +67,9 @@ const KINDS: [WaitingKind; 2] = [
 
 /// The backends whose metrics pages are late.
 pub(in crate::rules) enum PagePlace {
-    /// Only this backend.
+    /// Only the pages of this backend are late.
     ThisBackend,
-    /// This backend and at least half of its peers.
+    /// The pages of this backend and of at least half of its peers are late.
     Everywhere,
 }
 

@@ -36,7 +36,7 @@ pub(super) enum HealthAnswer {
 pub(in crate::backend) enum ScrapeResult {
     /// The metrics page of an engine arrived.
     Readable,
-    /// Another response arrived.
+    /// A response arrived that is not the metrics page of an engine.
     Unreadable,
     /// No complete response arrived.
     Unanswered,

@@ -42,9 +42,9 @@ pub(super) struct WaitLimit {
 /// A request that is about to wait.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AskedWait {
-    /// Whether no backend can serve its model.
+    /// Whether no backend can serve the model of the request.
     pub(super) is_without_backend: bool,
-    /// Its TTFT in seconds without a wait.
+    /// The TTFT of the request in seconds without a wait.
     pub(super) predicted_ttft: f64,
     pub(super) standing: Standing,
 }

@@ -14,7 +14,7 @@ named_enum! {
         Minute = "minute",
         /// A calendar day in UTC, from 0:00 to 24:00.
         Day = "day",
-        /// From the first to the last day.
+        /// A calendar month in UTC, from its first to its last day.
         Month = "month",
         /// A period without an end, for the quota of open requests.
         Unbounded = "unbounded",

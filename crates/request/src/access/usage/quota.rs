@@ -20,11 +20,11 @@ named_enum! {
     #[derive(PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum QuotaUnit {
-        /// Requests that start.
+        /// Number of requests that start.
         Requests = "requests",
-        /// Prompt and output tokens of requests that end.
+        /// Number of prompt and output tokens of requests that end.
         Tokens = "tokens",
-        /// Requests that are open.
+        /// Number of requests that are open.
         OpenRequests = "open_requests",
     }
 }

@@ -16,7 +16,7 @@ pub struct SavedQuota {
     pub subject: String,
     /// Whether the quota counts requests, tokens or open requests.
     pub unit: QuotaUnit,
-    /// Day or month.
+    /// The period of the quota: a day or a month.
     pub period: QuotaPeriod,
     /// Number of the day or month since 1970.
     pub number: u64,

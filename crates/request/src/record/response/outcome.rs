@@ -144,11 +144,11 @@ named_enum! {
 /// usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageLayout {
-    /// In the usage event only.
+    /// Only the usage event has usage.
     AtEnd,
-    /// In the usage event. As in old versions of vLLM, the other events have a `usage` of `null`.
+    /// The usage event has usage. As in old versions of vLLM, the other events have a `usage` of `null`.
     Nulls,
-    /// In every event (vLLM with `--enable-force-include-usage`).
+    /// Every event has usage (vLLM with `--enable-force-include-usage`).
     EveryEvent,
 }
 
