@@ -292,7 +292,7 @@ tenants:
     }
 
     #[test]
-    fn the_search_ends_for_a_cut_file() {
+    fn the_search_ends_for_truncated_files() {
         let text = include_str!("../../config/tokenweir.yaml");
         for end in (0..text.len().min(6_000))
             .step_by(37)
@@ -303,7 +303,7 @@ tenants:
     }
 
     #[test]
-    fn an_earlier_key_gives_its_replacement() {
+    fn an_error_names_an_earlier_keys_replacement() {
         for (text, remedy) in [
             ("gpu: { interval: 10ms }", "its default is fixed now"),
             ("limits: { header: 64KiB }", "its default is fixed now"),

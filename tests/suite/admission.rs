@@ -241,7 +241,7 @@ async fn a_full_queue_sheds_with_reason_and_time() {
 }
 
 #[tokio::test]
-async fn a_wait_of_max_wait_is_shed() {
+async fn a_request_is_shed_after_max_wait() {
     let max_wait = Duration::from_millis(40);
     let room = AdmissionConfig {
         max_wait,

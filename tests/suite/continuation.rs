@@ -459,7 +459,7 @@ async fn an_early_end_is_no_second_crash() {
 }
 
 #[tokio::test]
-async fn two_crashes_or_one_backend_end_it() {
+async fn two_crashes_or_a_lone_backend_end_continuation() {
     let request = request(CHAT, &json!({}));
     let start = || ScriptedBackend::start(|seen| vec![begin(&events(seen, "a")[..4]), Step::Close]);
     let fakes = [start().await, start().await, start().await];

@@ -102,7 +102,7 @@ fn every_key_has_a_description() {
 }
 
 #[test]
-fn every_default_is_the_parsers() {
+fn every_documented_default_equals_the_parsers() {
     fn walk(path: &str, schema: &Value, value: &Value) {
         for (name, key) in properties(schema).into_iter().flatten() {
             let path = format!("{path}.{name}");

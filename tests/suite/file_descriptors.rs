@@ -218,7 +218,7 @@ async fn an_idle_connection_gives_way_to_another_backend() {
 }
 
 #[tokio::test]
-async fn the_admin_listener_closes_the_oldest_idle() {
+async fn the_admin_listener_closes_the_oldest_idle_connection() {
     let limits = ServerLimits {
         max_admin_connections: 2,
         ..ServerLimits::default()

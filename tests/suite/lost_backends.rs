@@ -53,7 +53,7 @@ async fn the_last_backend_serves_without_probes() {
 }
 
 #[tokio::test]
-async fn late_health_checks_take_nothing_away() {
+async fn late_health_checks_take_no_backend_away() {
     let pages = [
         ("late", Page::Drip(Vec::new()), 5),
         ("404", Page::Whole(json("404 Not Found", "")), 20),

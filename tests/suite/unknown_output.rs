@@ -41,7 +41,7 @@ async fn strict(fakes: &[&ScriptedBackend]) -> Running {
 }
 
 #[tokio::test]
-async fn empty_errors_and_end_spaces_are_no_failure() {
+async fn empty_errors_and_trailing_spaces_are_no_failure() {
     for error in ["null", "{}", "\"\"", "false"] {
         let with_error = |event: &str| event.replacen('{', &format!("{{\"error\":{error},"), 1);
         let events = [with_error(ROLE), with_error(WORD), with_error(FINISH)].map(|it| chunk(&it));

@@ -102,7 +102,7 @@ fn begin(notifier: &WebhookNotifier, start: Instant) {
 }
 
 #[tokio::test]
-async fn begin_and_end_give_one_message_each() {
+async fn start_and_end_give_one_message_each() {
     let mut webhook = ScriptedWebhook::start().await;
     let (notifier, start) = (notifier(&[webhook.server.addr], 3), Instant::now());
     begin(&notifier, start);

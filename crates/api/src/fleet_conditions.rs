@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_is_relative_to_backends_of_the_model() {
+    fn slowness_is_relative_to_backends_of_the_model() {
         let ok = BackendCondition::Ok;
         let mut fleet = [backend("a", 0.05), backend("b", 0.06), backend("c", 7.3)];
         assert_eq!(

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unavailable_backend_panic_or_verdict_degrades() {
+    fn unavailable_backends_panic_and_verdicts_degrade_the_gateway() {
         let verdict = |name: &'static str, scope, severity| Verdict {
             verdict: name.into(),
             scope,

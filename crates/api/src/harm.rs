@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_critical_significantly_above_5_percent() {
+    fn failures_significantly_above_5_percent_are_critical() {
         use HarmLevel::{Critical, None, Warning};
         for (requests, failed, expected) in [
             (0, 0, None),
@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_page_is_not_of_the_engine() {
+    fn error_pages_do_not_come_from_the_engine() {
         let page = "413 by a proxy in front of the engines (server: nginx), not by an engine";
         let minute = LastMinute {
             backend_client_errors: BTreeMap::from([(413, 40)]),
@@ -630,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_below_the_client_s_limit_are_harm() {
+    fn answers_truncated_below_the_clients_limit_are_harm() {
         let of = |truncated| {
             let answers = AnswerCounts {
                 total: 100,

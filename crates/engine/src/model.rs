@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unavailable_models_are_left_out_unless_all_are() {
+    fn unavailable_models_are_omitted_unless_all_are_unavailable() {
         for (unavailable, expected) in [
             (json!(["b"]), &["a"][..]),
             (json!(["a", "b"]), &["a", "b"]),

@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_found_without_case_beside_binary_items() {
+    fn tokens_in_any_case_are_found_beside_binaries() {
         let odd = HeaderValue::from_bytes(b"\xe9, Close").unwrap();
         let headers = HeaderMap::from_iter([(CONNECTION, odd)]);
         assert!(has_token(&headers, &CONNECTION, "close"));

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_is_empty_except_in_completions() {
+    fn answers_without_text_are_empty_except_in_completions() {
         let of = |api| {
             class(|record| {
                 record.observed.has_answer = false;
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_client_s_own_limit_is_whole() {
+    fn answers_that_reach_the_clients_limit_are_whole() {
         let of = |limit, output, api| {
             class(|record| {
                 record.observed.finish_reasons = vec![Some(FinishReason::Length)];

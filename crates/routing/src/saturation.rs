@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_greatest_number_in_flight_excludes() {
+    fn the_maximum_number_in_flight_excludes_a_backend() {
         let thresholds = SaturationThresholds {
             in_flight: Some(20),
             ..THRESHOLDS
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn without_reports_only_requests_in_flight_fill() {
+    fn without_reports_only_requests_in_flight_fill_backends() {
         let unreported = Candidate {
             in_flight: 1_000,
             kv_usage: None,
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn long_gaps_between_tokens_fill() {
+    fn long_gaps_between_tokens_fill_a_backend() {
         let limits = LatencyLimits {
             tpot: Some(0.1),
             ..NO_LIMITS
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_backlog_fills() {
+    fn a_long_backlog_fills_a_backend() {
         let limits = LatencyLimits {
             ttft: Some(2.0),
             ..NO_LIMITS

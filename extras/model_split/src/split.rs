@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_moves_only_what_it_must() {
+    fn a_change_moves_only_the_necessary_conversations() {
         assert!(moves(&split(&[95, 5]), &split(&[95, 5])).is_empty());
         assert!(moves(&split(&[95, 5]), &split(&[9_500, 500])).is_empty());
         let raised = moves(&split(&[95, 5]), &split(&[90, 10]));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_alike_or_all_bad_stay() {
+    fn equal_or_uniformly_bad_versions_stay() {
         for every in [1, 2, 10, 100] {
             let out = run(&split(&[95, 5]), 600, |_, number| {
                 failing(number % every == 0)
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_half_stays() {
+    fn half_of_the_weight_stays_in_use() {
         let bad = |version: &str, _| failing(version == "v0");
         assert_eq!(run(&split(&[95, 5]), 120, bad), None);
         assert!(run(&split(&[50, 50]), 120, bad).is_some());

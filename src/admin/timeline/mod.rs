@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_has_a_begin_and_an_end() {
+    fn a_verdict_has_a_start_and_an_end() {
         let timeline = Timeline::default();
         timeline.observe(&[verdict("shedding")], Vec::new(), at(5));
         timeline.observe(&[verdict("shedding")], Vec::new(), at(10));

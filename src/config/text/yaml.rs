@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_gives_the_most_similar_one() {
+    fn an_unknown_name_suggests_the_most_similar_one() {
         let keys = ["backends", "listen", "log"];
         assert_eq!(suggest_name("backend", &keys), "did you mean `backends`?");
         assert_eq!(suggest_name("Listen", &keys), "did you mean `listen`?");

@@ -40,7 +40,7 @@ fn a_slower_fleet_is_named_within_a_minute() {
 }
 
 #[test]
-fn a_young_gateway_compares_with_its_begin() {
+fn a_young_gateway_compares_with_its_start() {
     let mut plant = Plant::new(3, 5);
     for backend in &mut plant.backends {
         backend.shape.rate = 3.0;

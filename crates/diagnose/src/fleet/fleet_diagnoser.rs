@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_have_operator_and_health_check_error() {
+    fn causes_name_the_operator_and_health_check_error() {
         let observed = fleet(&[Available, Drained, Down], 100, 50);
         let verdicts = FleetDiagnoser::default().diagnose(&observed, clock::epoch());
         let causes: Vec<_> = verdicts
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_of_all_at_once_is_common() {
+    fn simultaneous_outages_of_all_have_one_cause() {
         let cause_at_all = |reason: &str, before: Availability| {
             let mut diagnoser = FleetDiagnoser::default();
             let start = clock::epoch();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn the_age_counts_from_the_begin() {
+    fn the_age_counts_from_the_beginning() {
         let mut diagnoser = FleetDiagnoser::default();
         let start = clock::epoch();
         let mut age_at = |seconds, states: &[Availability]| {

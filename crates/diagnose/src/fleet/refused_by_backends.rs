@@ -125,7 +125,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn a_401_everywhere_warns_a_400_notes() {
+    fn common_401s_are_warnings_and_400s_are_notes() {
         let mut rule = RefusedByBackends::default();
         let mut now = clock::epoch();
         let mut judge = |status, count, requests| {

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn it_lasts_from_the_third_outage() {
+    fn the_verdict_begins_at_the_third_outage() {
         let available = Availability::Available;
         let crashes = named(|second| ((second / 40).min(5), available));
         assert_eq!((crashes.first(), crashes.last()), (Some(&120), Some(&295)));

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_machine_with_punctual_timers_is_well() {
+    fn punctual_timers_on_busy_machines_cause_no_verdict() {
         assert_eq!(causes(&[(4.0, 0.9); 6]), vec![None; 6]);
         assert_eq!(causes(&[(20.0, 0.0); 6]), vec![None; 6]);
     }

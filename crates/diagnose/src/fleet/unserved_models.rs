@@ -90,7 +90,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn it_ends_five_minutes_after_the_last_request() {
+    fn the_verdict_ends_minutes_after_the_last_request() {
         let mut rule = UnservedModels::default();
         let start = clock::epoch();
         let mut judge = |seconds, models: &[(&str, u64)], requests| {

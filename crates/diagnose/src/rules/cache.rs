@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_size_loses_at_most_an_eighth() {
+    fn rounded_batch_sizes_lose_at_most_an_eighth() {
         let rounded = [1, 7, 11, 17, 47, 100, 300].map(rounded_down);
         assert_eq!(rounded, [1, 7, 11, 16, 44, 96, 288]);
     }

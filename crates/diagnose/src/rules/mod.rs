@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn each_name_is_unique_and_no_text_missing() {
+    fn names_are_unique_and_texts_are_present() {
         let mut names = BTreeSet::new();
         for verdict in verdict_descriptions() {
             assert!(

@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_past_peers_are_usual() {
+    fn backends_without_history_are_compared_with_peers() {
         let mut fleet = Fleet::new();
         assert_eq!(fleet.play(2 * MINUTE, &[0, 4], &[0, 0]).len(), 1);
         assert_eq!(
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_backend_has_its_past_as_usual() {
+    fn a_lone_backend_is_compared_with_its_past() {
         let mut fleet = Fleet::new();
         assert_eq!(fleet.play(2 * MINUTE, &[1], &[1]), []);
         assert!(cause(&fleet.play(MINUTE, &[7], &[1])).starts_with("responses without an answer"));

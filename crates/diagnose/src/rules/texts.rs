@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn three_corrupted_of_twelve_are_named_soon() {
+    fn three_corrupted_of_twelve_streams_are_named_soon() {
         for corrupted in [
             Style {
                 distinct: 1.0,

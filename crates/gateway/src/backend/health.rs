@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drained_backend_is_drained_in_any_health() {
+    fn a_drained_backend_stays_drained_in_any_health() {
         let health = new_health();
         let now = clock::now();
         assert_eq!(health.availability(1, now), Availability::Unknown);

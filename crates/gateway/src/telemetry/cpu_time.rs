@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_future_costs_its_polls() {
+    async fn the_cpu_time_of_polls_is_measured() {
         let before = TelemetryCpuTimes::snapshot().of(TelemetryPart::SpanExport);
         let amount = Duration::from_millis(5);
         measure_future(TelemetryPart::SpanExport, async {

@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_characters_find_a_request() {
+    fn eight_characters_of_an_id_find_requests() {
         let log = DecisionLog::new(3, Vec::new());
         let mut record = streamed();
         for id in ["f53ebd45226e", "f53ebd45"] {

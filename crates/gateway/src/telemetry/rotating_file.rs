@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_own_user_may_read() {
+    fn only_the_files_owner_may_read_it() {
         let folder = TempFolder::new("rotating-mode");
         let path = folder.path().join("payloads.jsonl");
         let mut file = RotatingFile::open(&path, 8, Arc::default()).unwrap();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_too_long_line_is_dropped() {
+    fn only_lines_that_are_too_long_are_dropped() {
         let folder = TempFolder::new("rotating-long-line");
         let path = folder.path().join("capture.jsonl");
         let mut file = RotatingFile::open(&path, 8, Arc::default()).unwrap();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_no_regular_file_is_rejected() {
+    fn only_paths_of_regular_files_are_accepted() {
         let error = RotatingFile::open(Path::new("/dev/null"), 1, Arc::default())
             .err()
             .unwrap();

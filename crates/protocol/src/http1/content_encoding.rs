@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decodes_to_nothing_is_bounded() {
+    fn input_that_decodes_to_nothing_is_bounded() {
         let mut member = GzEncoder::new(Vec::new(), Compression::fast());
         member.write_all(b"").unwrap();
         let member = member.finish().unwrap();

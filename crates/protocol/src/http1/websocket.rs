@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn violations_of_any_rule_make_no_handshake() {
+    fn a_violation_of_any_rule_prevents_the_handshake() {
         for change in [
             ("upgrade", ""),
             ("upgrade", "h2c"),

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn no_list_allows_all_an_empty_list_none() {
+    fn only_an_empty_list_allows_no_model() {
         assert!(
             ModelAllowlist::new(None).allow(Some("any")) && ModelAllowlist::new(None).allow(None)
         );

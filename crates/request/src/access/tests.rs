@@ -368,7 +368,7 @@ fn reloads_keep_tenant_labels_bounded() {
 proptest! {
     /// Requests start, end and are charged in any order.
     #[test]
-    fn limits_hold_for_any_sequence(
+    fn limits_hold_for_any_sequence_of_requests(
         steps in prop::collection::vec((0_u8..4, 0_u32..3_000, 0_usize..8), 1..200)
     ) {
         let keys = keys(limits(30, 900, 5), limits(20, 0, 3));

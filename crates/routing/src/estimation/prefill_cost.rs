@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_speed_is_learned() {
+    fn the_prefill_speed_of_a_backend_is_learned() {
         let mut random = fastrand::Rng::with_seed(1);
         let cost = learned((0..200).map(|_| {
             let tokens = random.f64() * 30_000.0;
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_ratio_gives_way() {
+    fn a_new_ratio_replaces_an_old_one() {
         let after = learned_ratio(8.0, 0.0, 0.05, 0.1);
         assert!((1.0..2.0).contains(&after), "{after}");
         let after = learned_ratio(1.0, 0.0, 30.0, 0.1);

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_new_blocks_as_fit_evict() {
+    fn a_cache_of_new_blocks_evicts_old_ones() {
         let table = PrefixTable::new(1_000);
         let old = blocks(1, 100);
         let new = blocks(2, 400);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_is_bounded_and_clearing_empties() {
+    fn the_size_is_bounded_and_clearing_removes_all() {
         assert_eq!(PrefixTable::new(usize::MAX).bytes(), 1 << 20);
         let table = PrefixTable::new(0);
         let prompt = blocks(3, 64);

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_hash_depends_on_the_rest() {
+    fn the_whole_hash_depends_on_the_remaining_bytes() {
         let text = "t".repeat(600);
         let [a, b] = ["x", "y"].map(|end| prompt(1, &[&format!("{text}{end}")]));
         assert_eq!(a.blocks, b.blocks);

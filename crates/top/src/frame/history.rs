@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn short_histories_and_narrow_screens_have_none() {
+    fn short_histories_and_narrow_screens_have_no_plot() {
         let history = |intervals| History {
             interval_seconds: 10.0,
             requests: vec![10; intervals],

@@ -644,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_forgotten_after_25_seconds_of_down() {
+    fn failures_are_forgotten_25_seconds_after_going_down() {
         let found_after = |down_steps: u64| {
             let mut fixture = Fixture::new();
             fixture.step(10, 10);

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn three_unanswered_probes_without_output_show_a_down() {
+    fn three_unanswered_probes_without_output_show_an_outage() {
         assert!(!is_down_after(2, &[]));
         assert!(is_down_after(3, &[]));
         assert!(!is_down_after(3, &[1]), "an output during the first probe");
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn failing_probes_show_a_down_after_5_s() {
+    fn failing_probes_show_an_outage_after_5_s() {
         let mut silence = Silence::default();
         let start = clock::epoch();
         for tenth in 0..60 {

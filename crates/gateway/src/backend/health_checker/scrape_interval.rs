@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn scrapes_take_less_than_a_twentieth() {
+    fn scrapes_take_under_a_twentieth_of_the_time() {
         let took = Duration::from_millis(30);
         assert!(took.as_secs_f64() / (took + backoff(took)).as_secs_f64() < 0.05);
     }

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_several_chunks_are_copied() {
+    async fn only_bodies_of_several_chunks_are_copied() {
         let chunk: &[u8] = b"{\"model\"";
         let body = read_chunks(vec![Ok(chunk)], 100).await.unwrap();
         assert_eq!(body.as_ptr(), chunk.as_ptr());

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_field_of_claude_code_has_both() {
+    fn the_claude_code_field_names_user_and_session() {
         for user_id in [
             "user_1_account_2_session_3",
             r#"{\"device_id\":\"d\",\"account_uuid\":\"user_1_account_2\",\"session_id\":\"3\"}"#,

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_is_of_tenant_or_address() {
+    fn retry_shares_belong_to_tenants_or_addresses() {
         let mut record = tokenweir_request::record::fixtures::streamed();
         record.caller = None;
         let mut share_index = |address: &str| {

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_unread_has_no_kind() {
+    fn an_unread_body_has_no_kind() {
         let common = |is_read: bool| {
             let mut counts = TrafficCounts::default();
             for number in 0..90 {

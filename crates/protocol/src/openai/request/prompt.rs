@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_of_tools_has_none() {
+    fn an_empty_list_of_tools_contains_no_tools() {
         let has_tools = |tools: &str| {
             let body = format!(r#"{{"tools":{tools},"messages":[]}}"#);
             RequestFields::parse(body.as_bytes())
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn all_turns_of_a_conversation_open_alike() {
+    fn all_turns_of_a_conversation_begin_equally() {
         let opening = |body: &str| {
             let fields = RequestFields::parse(body.as_bytes()).unwrap();
             let opening = fields.prompt.opening(body.as_bytes());

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_requests_are_sampled_typical_ones_not() {
+    fn slow_requests_but_not_typical_ones_are_sampled() {
         type Change = fn(&mut RequestRecord);
         let cases: [(&str, Change, Option<SampleReason>); 6] = [
             ("typical", |_| {}, None),
@@ -314,7 +314,7 @@ mod tests {
 
     /// The test samples 100,000 requests: 1 % fail and 2 % are slow.
     #[test]
-    fn a_ratio_of_the_others_is_sampled() {
+    fn a_configured_share_of_other_requests_is_sampled() {
         const SAMPLING_RATIO: f64 = 0.05;
         let sampler = Sampler {
             is_parent_based: true,

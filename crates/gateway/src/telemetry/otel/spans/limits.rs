@@ -85,7 +85,7 @@ mod tests {
     use tokenweir_request::record::fixtures::streamed;
 
     #[test]
-    fn what_exceeds_the_limits_is_counted() {
+    fn values_beyond_the_limits_are_counted() {
         let mut span = spans(&streamed()).swap_remove(1);
         let (attributes, events) = (span.attributes.len(), span.events.events.len());
         SpanLimits::default().apply(&mut span);
