@@ -254,7 +254,7 @@ async fn a_killed_gateway_loses_only_open_requests() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receiver_that_was_away_gets_each_event() {
+async fn an_unreachable_receiver_later_gets_each_event() {
     let is_away = Arc::new(AtomicBool::new(true));
     let away = is_away.clone();
     let receiver = ScriptedBackend::start(move |_| {
