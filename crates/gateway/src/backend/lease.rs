@@ -155,8 +155,8 @@ impl BackendMonitor for LeaseState {
     }
 
     fn wait_reports(&self, from: Instant, until: Instant) -> WaitReports {
-        let estimator = &self.backend.load.estimator;
-        let queues = estimator.reported_queues();
+        let load = &self.backend.load;
+        let queues = &load.engine_queues;
         let mut running_while_queued = queues.running_in(from, until);
         // The engine's queue may be empty again before the next scrape shows a burst, so later load reports
         // count too.
@@ -165,10 +165,10 @@ impl BackendMonitor for LeaseState {
         }
         WaitReports {
             mean_prefill: self.backend.health.load_state().mean_prefill(),
-            mean_prompt_tokens: estimator.learned().prompt_tokens(),
+            mean_prompt_tokens: load.estimator.learned().prompt_tokens(),
             running_while_queued,
-            max_answering: estimator.max_answering(),
-            last_output_at: self.backend.load.last_output_at.get(),
+            max_answering: queues.max_answering(),
+            last_output_at: load.last_output_at.get(),
         }
     }
 
@@ -198,6 +198,9 @@ impl BackendMonitor for LeaseState {
         let was_pending = lock(&self.reservation).is_pending();
         self.observe(|estimator, reservation| estimator.first_output(reservation, now));
         if was_pending {
+            let load = &self.backend.load;
+            let answering = load.estimator.local_load().answering();
+            load.engine_queues.on_first_output(answering);
             self.backend.on_load_change(None);
         }
         self.backend.publish_load_hint(now);

@@ -6,6 +6,7 @@ use super::stream_profile::StreamProfile;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::atomic::{AtomicFlag, AtomicInstant};
+use tokenweir_request::record::EngineQueues;
 use tokenweir_routing::LoadEstimator;
 use tokio::sync::Notify;
 
@@ -19,6 +20,7 @@ pub struct BackendLoad {
     is_first_request_notified: AtomicFlag,
     /// Signals to the health checker that the idle backend got a request.
     first_request: Notify,
+    pub(super) engine_queues: EngineQueues,
     /// The recent gaps between outputs of streams.
     pub(super) recent_gaps: RollingGapHistogram,
     pub(super) stream_profile: StreamProfile,
@@ -44,6 +46,7 @@ impl BackendLoad {
             estimator: LoadEstimator::new(now, DEFAULT_LOAD_HORIZON),
             is_first_request_notified: AtomicFlag::default(),
             first_request: Notify::new(),
+            engine_queues: EngineQueues::default(),
             recent_gaps: RollingGapHistogram::default(),
             stream_profile: StreamProfile::default(),
             stall_count: AtomicU64::new(0),
@@ -121,6 +124,7 @@ impl BackendLoad {
     pub(super) fn on_restart(&self) {
         self.restart_count.fetch_add(1, Ordering::Relaxed);
         self.estimator.on_restart();
+        self.engine_queues.on_restart();
         self.stream_profile.on_restart();
     }
 

@@ -25,9 +25,7 @@ use tokenweir_protocol::atomic::AtomicF64;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::Usage;
 
-use max_answering::MaxAnswering;
 use remote_prompts::RemotePrompts;
-pub use reported_queues::ReportedQueues;
 use token_gaps::TokenGaps;
 
 /// State from which the load of one backend is estimated. Times are seconds since `started`.
@@ -50,7 +48,6 @@ pub struct LoadEstimator {
     most_running: AtomicU32,
     /// Streams that have had a first output and are stalled now.
     stalled_streams: AtomicU32,
-    max_answering: MaxAnswering,
     /// Prompt tokens that the engine has to compute for the pending streams.
     backlog_tokens: AtomicU64,
     /// Tokens that the requests in flight may hold in the KV cache.
@@ -72,7 +69,6 @@ pub struct LoadEstimator {
     /// prompt creates the table.
     prefix_table: OnceLock<PrefixTable>,
     other_backlogs: OtherBacklogs,
-    reported_queues: ReportedQueues,
     token_gaps: TokenGaps,
     remote_prompts: RemotePrompts,
     /// Must be the last field, because routing decisions do not read the end of `LearnedEstimates`.
@@ -240,7 +236,6 @@ impl LoadEstimator {
         }
         self.last_output_at.set(self.seconds(now));
         reservation.began = Some(now);
-        self.max_answering.on_first_output(&self.local_load());
         if let Some(id) = reservation.ticket.take() {
             self.pending_outputs.on_output(id);
         }
@@ -388,10 +383,8 @@ impl LoadEstimator {
     }
 }
 
-mod max_answering;
 pub(super) mod remote_prefill;
 mod remote_prompts;
-mod reported_queues;
 mod reports;
 #[cfg(test)]
 mod tests;
