@@ -27,6 +27,9 @@ pub struct Candidate {
     /// Whether the backend has loaded the LoRA adapter of the request. True if the request needs
     /// no adapter.
     pub has_adapter: bool,
+    /// Whether the request needs a LoRA adapter.
+    #[serde(skip)]
+    pub needs_adapter: bool,
     /// Hash key of the backend, for rendezvous hashing of sessions.
     #[serde(skip)]
     pub key: u64,

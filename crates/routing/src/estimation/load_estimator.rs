@@ -112,7 +112,7 @@ impl LoadEstimator {
     }
 
     /// The estimated state of the backend for a prompt. The caller must set `position`, `part`, `weight`,
-    /// `has_adapter` and `key`.
+    /// `has_adapter`, `needs_adapter` and `key`.
     pub fn candidate(&self, prompt: &PromptFingerprint, now: Instant) -> Candidate {
         self.candidate_with(prompt, None, 0, clock::nanos(now))
     }
@@ -146,6 +146,7 @@ impl LoadEstimator {
             weight: 1,
             credit: self.credit(),
             has_adapter: true,
+            needs_adapter: false,
             key: 0,
             prompt: cached.prompt,
             cached: cached.cached,
@@ -359,11 +360,12 @@ impl LoadEstimator {
         )
     }
 
-    /// Whether the engine may have no free slot: it is not idle, and has never been seen to run more requests
-    /// at once than it has now.
+    /// Whether the engine may have no free slot for the adapter of a request: it is not idle, and has never been
+    /// seen to run more requests at once than it has now. Without an adapter, a wait shows that the engine has
+    /// more load than the gateway knows.
     fn may_lack_slot(&self, candidate: &Candidate) -> bool {
         let had_slots = f64::from(self.most_running.load(Ordering::Relaxed));
-        candidate.running + candidate.waiting >= had_slots.max(1.0)
+        candidate.needs_adapter && candidate.running + candidate.waiting >= had_slots.max(1.0)
     }
 
     fn certainty_at(&self, now: f64) -> f64 {

@@ -276,6 +276,7 @@ impl PoolSnapshot {
                 candidate.output = requirements.bounded_output(candidate.output);
                 candidate.position = position;
                 candidate.has_adapter = has_adapter;
+                candidate.needs_adapter = route.adapter_hash.is_some();
                 eligible.most_cached = eligible.most_cached.max(candidate.cached);
                 eligible.candidates.push(*candidate);
             };

@@ -132,6 +132,7 @@ impl SimulatedGateway {
         let candidate = |position: &usize| Candidate {
             position: *position,
             key: backend_key(*position),
+            needs_adapter: job.adapter.is_some(),
             has_adapter: job
                 .adapter
                 .is_none_or(|adapter| self.reported_adapters[*position].contains(&adapter)),
