@@ -76,13 +76,17 @@ async def an_engine_hangs_behind_a_server_that_answers(stand: Stand) -> AsyncIte
         relay.blocks_output = False
 
 
-@causes("ClientAborts")
-async def clients_disconnect(stand: Stand) -> AsyncIterator[None]:
-    async with stand.load.more(8, leave_after=3):
+@causes("BadAnswers")
+async def clients_give_up_before_the_first_output(stand: Stand) -> AsyncIterator[None]:
+    async with stand.load.more(8, patience=1.5):
+        for relay in stand.relays[:2]:
+            relay.blocks_output = True
         yield
+        for relay in stand.relays[:2]:
+            relay.blocks_output = False
 
 
-@causes("Preemptions", "CriticalVerdict")
+@causes("CriticalVerdict")
 async def a_small_cache_gets_long_responses(stand: Stand) -> AsyncIterator[None]:
     # The requests are so large that the cache stays full when one of many ends.
     stand.processes["small"].restart(stand.backend("small", "--blocks", "480"))
