@@ -16,8 +16,8 @@ from stream import Stream
 REQUESTS = 250
 # Bounds the time of the check; the tiny model seldom ends by itself.
 MAX_TOKENS = 120
-# A busy server divides the same text into other events. So each request is repeated.
-ATTEMPTS = 3
+# A busy server divides the same text into other events. So each request is repeated, up to this number of times.
+ATTEMPTS = 10
 
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": {
     "type": "object", "properties": {"city": {"type": "string"}}}}}]

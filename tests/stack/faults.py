@@ -138,11 +138,14 @@ async def a_gpu_is_too_hot_and_has_errors(stand: Stand) -> AsyncIterator[None]:
 
 @causes("CriticalVerdict", "BackendDown", "Verdict")
 async def no_backend_is_available(stand: Stand) -> AsyncIterator[None]:
-    for name in ("fast0", "fast1", "small"):
+    """The relays stop, too: a backend that accepts connections and closes them still gets requests as the last resort."""
+    for name, relay in zip(("fast0", "fast1", "small"), stand.relays):
         stand.processes[name].kill()
+        relay.stop()
     yield
-    for name in ("fast0", "fast1", "small"):
+    for name, relay, port in zip(("fast0", "fast1", "small"), stand.relays, ("relay0", "relay1", "relay2")):
         stand.processes[name].start()
+        await relay.start(stand.port[port])
 
 
 @causes("Down")
