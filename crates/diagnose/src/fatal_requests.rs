@@ -56,7 +56,7 @@ const MAX_GROUPS: usize = 512;
 /// Minimum number of requests that ended with their backend, and their minimum share of those with the property.
 const MIN_BROKEN: u64 = 3;
 const MIN_SHARE: f64 = 0.75;
-/// Greatest share of the other requests that ended so: those that ran beside them.
+/// Greatest share of the other requests since the first break that ended so: those that ran beside them.
 const MAX_SHARE_OF_OTHERS: f64 = 0.33;
 /// Greatest probability that so many requests ended with their backend as the others did.
 const MAX_PROBABILITY: f64 = 1e-3;
@@ -92,6 +92,16 @@ impl RequestEnds {
     fn group(&mut self, property: Property) -> Option<&mut Ends> {
         let has_room = self.groups.len() < MAX_GROUPS || self.groups.contains_key(&property);
         has_room.then(|| self.groups.entry(property).or_default())
+    }
+
+    /// The requests without this property.
+    fn others(&self, property: &Property) -> Ends {
+        let with = self.groups.get(property).cloned().unwrap_or_default();
+        Ends {
+            requests: self.all.requests - with.requests,
+            broken: self.all.broken - with.broken,
+            example: None,
+        }
     }
 
     fn merge(&mut self, other: &Self) {
@@ -132,13 +142,16 @@ impl FatalRequests {
             self.0.add(ends.clone(), now);
         }
         let mut sums = RequestEnds::default();
-        self.0.iter().for_each(|ends| sums.merge(ends));
-        let is_fatal = |group: &Ends| {
-            let others = Ends {
-                requests: sums.all.requests - group.requests,
-                broken: sums.all.broken - group.broken,
-                example: None,
-            };
+        // In an outage, requests of any kind break. Those that ended before it do not show that theirs would not.
+        let mut since_break = RequestEnds::default();
+        for ends in self.0.iter() {
+            sums.merge(ends);
+            if sums.all.broken > 0 {
+                since_break.merge(ends);
+            }
+        }
+        let is_fatal = |property: &Property, group: &Ends| {
+            let others = since_break.others(property);
             let share = others.share();
             let chance = share.max(MIN_SHARE_OF_OTHERS).powf(group.broken as f64);
             group.broken >= MIN_BROKEN
@@ -147,7 +160,8 @@ impl FatalRequests {
                 && share <= MAX_SHARE_OF_OTHERS
                 && chance <= MAX_PROBABILITY
         };
-        let fatal = sums.groups.iter().filter(|(_, group)| is_fatal(group));
+        let groups = sums.groups.iter();
+        let fatal = groups.filter(|(property, group)| is_fatal(property, group));
         let (property, group) = fatal.max_by_key(|(_, group)| group.broken)?;
         let words = property.words(group);
         Some(format!(
@@ -238,5 +252,14 @@ mod tests {
         assert_eq!(requests.observe(&ends(20, 0), at(190)), None);
         let all_end = FatalRequests::default().observe(&ends(0, 9), at(0));
         assert_eq!(all_end, None, "there are no others");
+    }
+
+    #[test]
+    fn requests_before_an_outage_are_no_others() {
+        let mut requests = FatalRequests::default();
+        let start = clock::epoch();
+        assert_eq!(requests.observe(&ends(20, 0), start), None);
+        let later = start + Duration::from_secs(60);
+        assert_eq!(requests.observe(&ends(0, 9), later), None);
     }
 }
