@@ -259,7 +259,7 @@ mod tests {
         let mut requests = FatalRequests::default();
         let start = clock::epoch();
         assert_eq!(requests.observe(&ends(20, 0), start), None);
-        let later = start + Duration::from_secs(60);
+        let later = start + Duration::from_mins(1);
         assert_eq!(requests.observe(&ends(0, 9), later), None);
     }
 }
