@@ -5,9 +5,10 @@ use crate::mode::SleepMode;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::StatusCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_gateway::backend::health_checker::{CheckStep, HealthChecker, StepTime};
-use tokenweir_gateway::backend::{BackendDriver, Health};
+use tokenweir_gateway::backend::{Backend, BackendDriver, Health};
 use tokenweir_net::page_fetcher::{FetchError, PagePost};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
@@ -27,14 +28,37 @@ struct SleepStep {
     mode: SleepMode,
     /// The last time at which the engine had work.
     busy_at: Instant,
-    /// The permit to put the engine to sleep. While the engine falls asleep, the permit is held and the
-    /// backend gets no requests. `None`: the engine does not fall asleep now.
-    falling_asleep: Option<OwnedSemaphorePermit>,
+    /// `None`: the engine does not fall asleep now.
+    falling_asleep: Option<FallingAsleep>,
     /// Time of the last request that asked the engine to wake. `None`: there was none since the last start of
     /// the server.
     woken_at: Option<Instant>,
     /// Whether the engine has refused to sleep since the last start of the server.
     refuses: bool,
+}
+
+/// An engine falls asleep: the backend gets no requests, and no other engine falls asleep. Dropping the value ends
+/// both, also if the health checker ends meanwhile.
+#[derive(Debug)]
+struct FallingAsleep {
+    backend: Arc<Backend>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl FallingAsleep {
+    fn new(backend: &Arc<Backend>, permit: OwnedSemaphorePermit) -> Self {
+        backend.withdraw(Some(Availability::Asleep));
+        Self {
+            backend: backend.clone(),
+            _permit: permit,
+        }
+    }
+}
+
+impl Drop for FallingAsleep {
+    fn drop(&mut self) {
+        self.backend.withdraw(None);
+    }
 }
 
 impl BackendDriver for SleepMode {
@@ -102,8 +126,8 @@ impl SleepStep {
             state.health == Health::Up && load.is_asleep() == Some(false) && !self.refuses;
         if is_idle && may_sleep && is_due {
             self.fall_asleep(facet, checker).await;
-        } else if self.falling_asleep.take().is_some() {
-            backend.withdraw(None);
+        } else {
+            self.falling_asleep = None;
         }
     }
 
@@ -136,9 +160,8 @@ impl SleepStep {
         checker.interval = checker.context.settings.min_interval;
         if self.falling_asleep.is_none() {
             // Without a permit, another engine is being put to sleep.
-            self.falling_asleep = self.mode.permits.clone().try_acquire_owned().ok();
-            if self.falling_asleep.is_some() {
-                checker.backend.withdraw(Some(Availability::Asleep));
+            if let Ok(permit) = self.mode.permits.clone().try_acquire_owned() {
+                self.falling_asleep = Some(FallingAsleep::new(&checker.backend, permit));
                 checker.scrape_backoff_until = clock::now();
             }
             return;
@@ -158,7 +181,6 @@ impl SleepStep {
                 self.refuses = true;
             }
         }
-        checker.backend.withdraw(None);
         self.falling_asleep = None;
     }
 }
