@@ -14,7 +14,7 @@ pub struct SharedLimitsStatus {
     pub file_writes: u64,
     /// Number of times that the file could not be read or written.
     pub file_errors: u64,
-    /// The newest error of the file. `None`: there was none.
+    /// Why the file could not be read or written the last time. `None`: it could.
     pub file_error: Option<String>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Counters {
     pub(crate) answered_claims: AtomicU64,
     pub(crate) failed_claims: AtomicU64,
     pub(crate) lost_data: AtomicU64,
-    pub(crate) file_writes: AtomicU64,
+    file_writes: AtomicU64,
     file_errors: AtomicU64,
     file_error: Mutex<Option<String>>,
     /// The state of the server, the number of gateways and that of active subjects. `None`: no server is used.
@@ -60,6 +60,11 @@ impl Counters {
         previous.as_deref() != Some(error)
     }
 
+    pub(crate) fn on_file_write(&self) {
+        add(&self.file_writes, 1);
+        *lock(&self.file_error) = None;
+    }
+
     pub(crate) fn status(&self) -> SharedLimitsStatus {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let store = lock(&self.store).map(|store| StoreStatus {
@@ -74,5 +79,22 @@ impl Counters {
             file_errors: count(&self.file_errors),
             file_error: lock(&self.file_error).clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_ends_the_error_of_the_file() {
+        let counters = Counters::default();
+        assert!(counters.on_file_error("full"));
+        assert!(!counters.on_file_error("full"), "it is logged once");
+        assert_eq!(counters.status().file_error.as_deref(), Some("full"));
+        counters.on_file_write();
+        assert_eq!(counters.status().file_error, None);
+        assert!(counters.on_file_error("full"), "it is logged again");
+        assert_eq!(counters.status().file_errors, 3);
     }
 }

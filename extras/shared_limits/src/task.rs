@@ -241,7 +241,7 @@ impl SharedLimits {
         let written = read_within_limit(move || usage.write(&path)).await;
         let problem = match written {
             Some(Ok(())) => {
-                add(&self.counters.file_writes, 1);
+                self.counters.on_file_write();
                 return;
             }
             Some(Err(error)) => error.to_string(),
