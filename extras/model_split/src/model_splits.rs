@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_diagnose::GatewayConditions;
-use tokenweir_gateway::backend::routes::ModelConfig;
+use tokenweir_gateway::backend::routes::{ModelConfig, RouteTable};
 use tokenweir_gateway::proxy::option::RequestOption;
 use tokenweir_gateway::proxy::{ProxyContext, ReadRequest, conversation_hash};
 use tokenweir_option::DiagnosisHooks;
@@ -65,6 +65,7 @@ impl RequestOption for ModelSplits {
     fn version(
         &self,
         context: &ProxyContext,
+        routes: &RouteTable,
         record: &mut RequestRecord,
         request: &ReadRequest<'_>,
         body: &[u8],
@@ -76,10 +77,13 @@ impl RequestOption for ModelSplits {
         // Only the backend of the response that the request continues has this response.
         let previous = context.state.stored_responses.previous_model(record);
         let held = previous.and_then(|model| split.find(model.name()));
-        let routes = context.state.pool.routes();
         let is_served = |name: &str| !routes.lookup(Some(name)).backends.is_empty();
         let version = held.or_else(|| split.choose(conversation, is_served))?;
         let version = version.name.clone();
+        if !routes.is_expected(Some(&version)) {
+            // A reload has changed the splits, and not yet the routes.
+            return None;
+        }
         record.notes.set(SplitNote {
             split,
             version: version.clone(),
