@@ -13,7 +13,7 @@ use super::reload::{ReloadTriggers, Reloader};
 use super::secret_files::SecretFiles;
 use super::telemetry_pipeline::{TelemetryPipeline, TelemetryWorkers};
 use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer, Timeline};
-use crate::config::{BackendConfig, Config, LoadedConfig, Overrides};
+use crate::config::{BackendConfig, Config, LoadedConfig, Overrides, TiersConfig};
 use futures_util::future::BoxFuture;
 use std::any::Any;
 use std::future::Future;
@@ -31,7 +31,7 @@ use tokenweir_option::{OptionParts, StartError, in_part};
 use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_protocol::clock;
 use tokenweir_settings::Environment;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 
 /// A gateway with bound listeners, after the first checks of its backends.
 pub(crate) struct Application {
@@ -85,9 +85,8 @@ impl Application {
             starts: starts.clone(),
         };
         let mut background_tasks = vec![diagnosis.start()];
-        if let Some(file) = path.keys_watcher {
-            background_tasks.push(keys_file::watch_keys(file, &admin.proxy.access));
-        }
+        let access = &admin.proxy.access;
+        background_tasks.extend(keys_file::watch_keys(path.keys_watcher, access));
         let workers = path.pipeline.workers;
         let summary = StartSummary::new(config, &listeners, &workers, &admin.proxy.pool);
         let descriptors = listeners.descriptors;
@@ -100,6 +99,7 @@ impl Application {
             triggers,
             sources: path.sources,
             secret_files: path.secret_files,
+            tiers: path.tiers,
             health_checks: path.health_checks,
             descriptors,
             state: server.state.clone(),
@@ -172,6 +172,7 @@ struct RequestPath {
     sources: DiscoverySources,
     secret_files: SecretFiles,
     keys_watcher: Option<KeysFileWatcher>,
+    tiers: watch::Sender<TiersConfig>,
     pipeline: TelemetryPipeline,
     health_checks: HealthCheckSupervisor,
     options: Arc<AttachedOptions>,
@@ -194,7 +195,9 @@ impl RequestPath {
         let facets = PoolFacets(std::mem::take(&mut parts.pool_facets));
         let (sources, pool, client) = build_pool(config, &options, facets, guard, &env).await?;
         let secret_files = SecretFiles::new(config, &sources.backends(config));
-        let (access, keys_watcher) = keys_file::build_access(config, parts.quota_scope, &env)?;
+        let tiers = watch::Sender::new(config.tiers.clone());
+        let (access, keys_watcher) =
+            keys_file::build_access(config, tiers.subscribe(), parts.quota_scope, &env)?;
         let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &mut parts, &env)?;
         let telemetry = pipeline.telemetry.clone();
         let health_checks = HealthCheckSupervisor::new(
@@ -215,6 +218,7 @@ impl RequestPath {
             sources,
             secret_files,
             keys_watcher,
+            tiers,
             pipeline,
             health_checks,
             options,

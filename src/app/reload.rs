@@ -12,7 +12,7 @@ use crate::admin::Admin;
 use crate::admin::{ReloadRequest, ReloadRequests};
 use crate::config::{
     self, BackendConfig, BackendTlsContexts, Config, ConfigError, LoadedConfig, LogLevel,
-    Overrides, ReloadOutcome,
+    Overrides, ReloadOutcome, TiersConfig,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,6 +26,7 @@ use tokenweir_net::supervise;
 use tokenweir_net::tls::OutboundTls;
 use tokenweir_option::{Change, Reloaded, StartError};
 use tokenweir_protocol::clock;
+use tokio::sync::watch;
 
 /// Applies reloads and discovered backends to the running gateway.
 pub(super) struct Reloader {
@@ -35,6 +36,8 @@ pub(super) struct Reloader {
     pub(super) triggers: ReloadTriggers,
     pub(super) sources: DiscoverySources,
     pub(super) secret_files: SecretFiles,
+    /// The tiers that tenants in the keys file may have.
+    pub(super) tiers: watch::Sender<TiersConfig>,
     pub(super) health_checks: HealthCheckSupervisor,
     /// The division of the file descriptor limit among the parts of the gateway.
     pub(super) descriptors: DescriptorBudget,
@@ -283,9 +286,13 @@ impl Reloader {
         let reloaded = Reloaded {
             client: &client,
             has_new_timeouts: config.timeouts != previous.timeouts,
+            requests: &prepared.settings.requests,
         };
         for change in prepared.changes {
             change(&reloaded);
+        }
+        if config.tiers != previous.tiers {
+            self.tiers.send_replace(config.tiers.clone());
         }
         if config.log.level != previous.log.level {
             (self.set_log_level)(config.log.level);

@@ -1,6 +1,7 @@
 //! What an option learns at the start and at a reload, and what it answers.
 
 use crate::start_error::StartError;
+use tokenweir_gateway::proxy::RequestSettings;
 use tokenweir_net::client::HttpClient;
 
 /// What an option may know of the configuration and of the machine.
@@ -26,6 +27,8 @@ pub struct Reloaded<'a> {
     pub client: &'a HttpClient,
     /// Whether its timeouts have changed.
     pub has_new_timeouts: bool,
+    /// The settings of requests.
+    pub requests: &'a RequestSettings,
 }
 
 /// Why an option cannot start.

@@ -7,6 +7,7 @@ use crate::token::{Claims, Token};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::sync::Arc;
+use tokenweir_gateway::proxy::RequestSettings;
 use tokenweir_request::access::{ApiKeys, KeyDigest, PseudonymKey, TokenGrant, UsageLimits};
 use tokenweir_request::record::{ClientIdentity, Tier};
 
@@ -17,8 +18,6 @@ pub(super) struct GrantRules {
     clients: Vec<String>,
     default_tenant: Option<Arc<str>>,
     names: ClaimNames,
-    tiers: Vec<Arc<str>>,
-    pseudonyms: PseudonymKey,
 }
 
 /// What the rules of tokens need from other sections of the configuration.
@@ -46,15 +45,13 @@ fn is_future(seconds: Option<u64>, now: u64) -> bool {
 }
 
 impl GrantRules {
-    pub(super) fn new(settings: &JwtIssuerConfig, context: &GrantContext) -> Self {
+    pub(super) fn new(settings: &JwtIssuerConfig) -> Self {
         Self {
             algorithms: settings.algorithms.clone(),
             audiences: settings.audiences.clone(),
             clients: settings.clients.clone(),
             default_tenant: settings.default_tenant.as_deref().map(Into::into),
             names: settings.claims.clone(),
-            tiers: context.tiers.clone(),
-            pseudonyms: context.pseudonyms.clone(),
         }
     }
 
@@ -86,6 +83,7 @@ impl GrantRules {
         token: &Token<'_>,
         digest: KeyDigest,
         keys: &ApiKeys,
+        context: &GrantContext,
     ) -> Result<TokenGrant, Refusal> {
         let all: Value =
             serde_json::from_slice(&token.claims_json).map_err(|_| Refusal::Malformed)?;
@@ -99,9 +97,9 @@ impl GrantRules {
         Ok(TokenGrant {
             digest,
             tenant: self.tenant(&all, keys)?,
-            key: self.key_name(&subject),
+            key: context.key_name(&subject),
             subject: KeyDigest::from_key(subject.as_bytes()),
-            tier: tier.map(|name| self.tier(&name)).transpose()?,
+            tier: tier.map(|name| context.tier(&name)).transpose()?,
             models: models.map(ModelList::into_names).transpose()?,
             limits,
         })
@@ -113,6 +111,16 @@ impl GrantRules {
         match named.filter(|name| keys.has_tenant(name)) {
             Some(name) => Ok(name.into()),
             None => self.default_tenant.clone().ok_or(Refusal::Tenant),
+        }
+    }
+}
+
+impl GrantContext {
+    /// The present settings of requests.
+    pub(super) fn new(settings: &RequestSettings) -> Self {
+        Self {
+            pseudonyms: settings.identities.key.clone(),
+            tiers: settings.tiers.names.clone(),
         }
     }
 

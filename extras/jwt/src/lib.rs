@@ -28,6 +28,7 @@ pub use issuer::{IssuerStatus, JwksFileError};
 pub use refusal::Refusal;
 pub use section::{JwtConfig, JwtIssuerConfig};
 
+use arc_swap::ArcSwap;
 use claims::GrantRules;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
@@ -35,6 +36,7 @@ use issuer::{Issuer, OutboundClient};
 use refusal::RefusalCounts;
 use rows::JwtStatus;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use token::Token;
 use tokenweir_net::supervise::SupervisedTask;
@@ -49,6 +51,9 @@ use verified::{VerifiedToken, VerifiedTokens};
 /// Checks the tokens of the configured issuers.
 pub struct TokenVerifier {
     issuers: Vec<TrustedIssuer>,
+    context: ArcSwap<GrantContext>,
+    /// Number of changes of `context`.
+    context_version: AtomicU64,
     verified: Mutex<VerifiedTokens>,
     refusals: RefusalCounts,
     /// The tasks that read the keys of the issuers.
@@ -69,14 +74,14 @@ impl TokenVerifier {
     /// called inside a Tokio runtime.
     pub fn start(
         config: &JwtConfig,
-        context: &GrantContext,
+        context: GrantContext,
     ) -> Result<Option<Arc<Self>>, JwksFileError> {
         Self::start_with(config, context, &issuer::client())
     }
 
     fn start_with(
         config: &JwtConfig,
-        context: &GrantContext,
+        context: GrantContext,
         client: &OutboundClient,
     ) -> Result<Option<Arc<Self>>, JwksFileError> {
         if config.issuers.is_empty() {
@@ -93,15 +98,23 @@ impl TokenVerifier {
             tasks.push(issuer.spawn(client.clone(), config.refresh_interval));
             issuers.push(TrustedIssuer {
                 issuer,
-                rules: GrantRules::new(settings, context),
+                rules: GrantRules::new(settings),
             });
         }
         Ok(Some(Arc::new(Self {
             issuers,
+            context: ArcSwap::from_pointee(context),
+            context_version: AtomicU64::new(0),
             verified: Mutex::default(),
             refusals: RefusalCounts::default(),
             _tasks: tasks,
         })))
+    }
+
+    /// Replaces what tokens grant by other sections. Each token is verified again.
+    fn set_context(&self, context: GrantContext) {
+        self.context.store(Arc::new(context));
+        self.context_version.fetch_add(1, Ordering::SeqCst);
     }
 
     /// The state of each issuer.
@@ -112,12 +125,11 @@ impl TokenVerifier {
             .collect()
     }
 
-    /// Sum of the versions of all keys. It changes whenever the keys of an issuer change.
-    fn key_version(&self) -> u64 {
-        self.issuers
-            .iter()
-            .map(|trusted| trusted.issuer.version())
-            .sum()
+    /// Sum of the versions of all keys and of the context. It changes whenever one of them changes.
+    fn version(&self) -> u64 {
+        let issuers = self.issuers.iter();
+        let keys: u64 = issuers.map(|trusted| trusted.issuer.version()).sum();
+        keys + self.context_version.load(Ordering::SeqCst)
     }
 
     /// The key of a token that is not among the verified tokens.
@@ -139,7 +151,7 @@ impl TokenVerifier {
         }
         checked?;
         rules.check_claims(&token.claims, now)?;
-        let grant = rules.grant(&token, digest, keys)?;
+        let grant = rules.grant(&token, digest, keys, &self.context.load())?;
         let key = keys.key_of_token(&grant).ok_or(Refusal::Tenant)?;
         Ok(VerifiedToken {
             key,
@@ -161,8 +173,8 @@ impl TokenVerifier {
         }
         let digest = KeyDigest::from_key(text);
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        // Read before the keys are used: a token that was verified with older keys is not stored.
-        let version = self.key_version();
+        // Read before keys and context are used: a token that was verified with older ones is not stored.
+        let version = self.version();
         let found = lock(&self.verified).find(&digest, keys, version, now);
         if found.is_some() {
             return found.map(Ok);
@@ -210,17 +222,21 @@ impl GatewayOption for JwtOption {
         gateway: &ProxyContext,
         _: &mut OptionParts,
     ) -> Result<(), StartError> {
-        let context = GrantContext {
-            pseudonyms: gateway.settings.identities.key.clone(),
-            tiers: gateway.settings.tiers.names.clone(),
-        };
-        let started = TokenVerifier::start(&settings, &context);
+        let started = TokenVerifier::start(&settings, GrantContext::new(&gateway.settings));
         let tokens = started.map_err(in_part("cannot start the check of tokens (jwt)"))?;
         if let Some(tokens) = tokens {
             gateway.state.access.accept_tokens(tokens.clone());
             let _ = self.0.set(tokens);
         }
         Ok(())
+    }
+
+    fn reload(self: Arc<Self>, _: JwtConfig, _: &StartContext<'_>) -> Result<Change, StartError> {
+        Ok(Box::new(move |reloaded| {
+            if let Some(tokens) = self.0.get() {
+                tokens.set_context(GrantContext::new(reloaded.requests));
+            }
+        }))
     }
 
     fn add_status(&self, status: &mut StatusSnapshot, now: Instant) {

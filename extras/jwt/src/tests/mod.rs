@@ -89,7 +89,7 @@ impl World {
             issuers: vec![issuer],
             ..JwtConfig::default()
         };
-        let verifier = TokenVerifier::start(&config, &context()).unwrap().unwrap();
+        let verifier = TokenVerifier::start(&config, context()).unwrap().unwrap();
         Self {
             verifier,
             keys: keys(),
@@ -137,6 +137,31 @@ async fn every_algorithm_is_accepted() {
         // Several keys are for this algorithm only if the issuer says so.
         assert_eq!(&*world.accept(&unnamed).caller.tenant, "a", "{}", signer.id);
     }
+}
+
+#[tokio::test]
+async fn a_reload_of_tiers_reaches_tokens() {
+    let signer = Signer::new(Algorithm::ES256);
+    let world = World::with_settings("context", &jwks(&[&signer]), |issuer| {
+        issuer.claims.tier = Some("tier".to_owned());
+    });
+    let token = |tier: &str| signer.token(&claims_with(&json!({ "tier": tier })));
+    let before = world.accept(&token("gold"));
+    assert_eq!(
+        world.refusal(token("new").as_bytes()),
+        Some(Refusal::Claims)
+    );
+    world.verifier.set_context(GrantContext {
+        pseudonyms: PseudonymKey::new(KeyDigest::from_key(b"other")),
+        tiers: vec!["new".into()],
+    });
+    let after = world.accept(&token("new"));
+    assert_eq!(after.tier(), Some(&Tier::Known("new".into())));
+    assert_ne!(after.caller.key, before.caller.key, "the pseudonym");
+    assert_eq!(
+        world.refusal(token("gold").as_bytes()),
+        Some(Refusal::Claims)
+    );
 }
 
 #[tokio::test]

@@ -130,7 +130,7 @@ impl Gateway {
             ..JwtConfig::default()
         };
         let client = client().with_dial(dial);
-        let verifier = TokenVerifier::start_with(&config, &context(), &client);
+        let verifier = TokenVerifier::start_with(&config, context(), &client);
         Self {
             verifier: verifier.unwrap().unwrap(),
             keys: keys(),
@@ -423,7 +423,7 @@ async fn an_unusable_file_prevents_the_start() {
             issuers: vec![settings(Path::new(&file))],
             ..JwtConfig::default()
         };
-        let error = TokenVerifier::start(&config, &context()).err().unwrap();
+        let error = TokenVerifier::start(&config, context()).err().unwrap();
         assert!(
             error.to_string().starts_with("cannot use the keys"),
             "{error}"
