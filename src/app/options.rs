@@ -142,7 +142,7 @@ macro_rules! define_attached {
             /// Why options cannot start on this machine.
             pub(super) fn obstacles(config: &Config, context: &StartContext<'_>) -> Vec<Obstacle> {
                 let mut found = Vec::new();
-                $(found.extend(<$option>::obstacle(&settings::$key(config), context));)*
+                $(found.extend(<$option>::obstacles(&settings::$key(config), context));)*
                 found
             }
 

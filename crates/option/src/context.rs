@@ -34,7 +34,7 @@ pub struct Reloaded<'a> {
 /// Why an option cannot start.
 pub struct Obstacle {
     /// The path of the key.
-    pub path: &'static str,
+    pub path: String,
     /// The problem.
     pub error: StartError,
 }

@@ -84,8 +84,8 @@ pub trait GatewayOption: Default + Send + Sync + 'static {
     }
 
     /// Why the option cannot start with these settings on this machine. Unreadable secrets are no obstacle here.
-    fn obstacle(_settings: &Self::Settings, _context: &StartContext<'_>) -> Option<Obstacle> {
-        None
+    fn obstacles(_settings: &Self::Settings, _context: &StartContext<'_>) -> Vec<Obstacle> {
+        Vec::new()
     }
 
     /// Where the option writes requests, for the start banner. `None`: it writes none.

@@ -239,6 +239,18 @@ impl GatewayOption for JwtOption {
         }))
     }
 
+    fn obstacles(settings: &JwtConfig, _: &StartContext<'_>) -> Vec<Obstacle> {
+        let issuers = settings.issuers.iter().enumerate();
+        let unusable = issuers.filter_map(|(index, issuer)| {
+            let error = issuer::check_file(&issuer.key_source().ok()?).err()?;
+            Some(Obstacle {
+                path: format!("jwt.issuers.{index}.jwks_file"),
+                error: error.into(),
+            })
+        });
+        unusable.collect()
+    }
+
     fn add_status(&self, status: &mut StatusSnapshot, now: Instant) {
         if let Some(tokens) = self.0.get() {
             status.blocks.add(JwtStatus {

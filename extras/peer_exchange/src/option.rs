@@ -44,14 +44,13 @@ impl GatewayOption for ExchangeOption {
         status.blocks.add(exchange);
     }
 
-    fn obstacle(settings: &PeerExchangeConfig, context: &StartContext<'_>) -> Option<Obstacle> {
-        let error = settings.start(context.env).err()?;
-        if !matches!(error, PeerExchangeError::Key(_)) {
-            return None;
+    fn obstacles(settings: &PeerExchangeConfig, context: &StartContext<'_>) -> Vec<Obstacle> {
+        match settings.start(context.env) {
+            Err(error @ PeerExchangeError::Key(_)) => vec![Obstacle {
+                path: "peer_exchange.key".to_owned(),
+                error: error.into(),
+            }],
+            _ => Vec::new(),
         }
-        Some(Obstacle {
-            path: "peer_exchange.key",
-            error: error.into(),
-        })
     }
 }

@@ -38,6 +38,7 @@ use tokenweir_option::prelude::*;
 use tokenweir_request::batch_queue::BatchQueue;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::RequestRecord;
+use tokenweir_settings::ReceiverError;
 use usage_file::UsageFile;
 use usage_record::UsageRecord;
 
@@ -177,6 +178,24 @@ impl GatewayOption for UsageLogOption {
         parts.immediate_sinks.push(log.clone());
         parts.ends.push(Box::pin(guard.shutdown()));
         Ok(())
+    }
+
+    fn obstacles(settings: &UsageLogConfig, context: &StartContext<'_>) -> Vec<Obstacle> {
+        let mut found = Vec::new();
+        let mut add = |path: &str, error: StartError| {
+            let path = path.to_owned();
+            found.push(Obstacle { path, error });
+        };
+        let lines = settings.file.as_deref().map(usage_file::check_lines);
+        if let Some(Err(error)) = lines
+            && error.kind() == io::ErrorKind::InvalidData
+        {
+            add("usage_log.file", error.into());
+        }
+        if let Err(error @ ReceiverError::Url(_)) = settings.settings(&context.host, context.env) {
+            add("usage_log.push.url", error.into());
+        }
+        found
     }
 
     fn add_status(&self, status: &mut StatusSnapshot, _: Instant) {

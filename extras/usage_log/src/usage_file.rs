@@ -200,6 +200,15 @@ impl Drop for UsageFile {
     }
 }
 
+/// Fails if a file, which may be absent, has lines that are not of a usage log. The file is not changed.
+pub(super) fn check_lines(path: &Path) -> io::Result<()> {
+    // Opening a pipe would block until another process writes it.
+    if path.is_file() {
+        FileEnd::read(path)?;
+    }
+    Ok(())
+}
+
 /// The end of a file.
 #[derive(Default)]
 struct FileEnd {

@@ -24,6 +24,10 @@ impl GatewayOption for WebhookNotifier {
         Ok(())
     }
 
+    fn obstacles(settings: &WebhooksConfig, context: &StartContext<'_>) -> Vec<Obstacle> {
+        settings.obstacles(context)
+    }
+
     fn add_status(&self, status: &mut StatusSnapshot, _: Instant) {
         status.blocks.add(WebhookStatuses(self.status()));
     }

@@ -86,6 +86,18 @@ pub struct JwksFileError {
 /// Shortest time between the starts of two reads of one issuer, so that unknown key ids do not load it.
 pub(crate) const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(10);
 
+/// The keys, if they come from a file.
+pub(super) fn check_file(source: &KeySource) -> Result<Option<KeySet>, JwksFileError> {
+    let KeySource::File(file) = source else {
+        return Ok(None);
+    };
+    let keys = read_file(file).map_err(|problem| JwksFileError {
+        file: file.clone(),
+        problem,
+    })?;
+    Ok(Some(keys))
+}
+
 impl Issuer {
     /// An issuer. Keys in a file are read at once.
     pub(super) fn open(name: &str, source: KeySource) -> Result<Arc<Self>, JwksFileError> {
@@ -97,11 +109,7 @@ impl Issuer {
             wanted: Notify::new(),
             state: Mutex::default(),
         };
-        if let KeySource::File(file) = &issuer.source {
-            let keys = read_file(file).map_err(|problem| JwksFileError {
-                file: file.clone(),
-                problem,
-            })?;
+        if let Some(keys) = check_file(&issuer.source)? {
             issuer.on_read(Ok(keys));
         }
         Ok(Arc::new(issuer))
