@@ -272,6 +272,10 @@ mod tests {
                 "write http://HOST:PORT or https://HOST:PORT",
             ),
             (
+                "service: vllm, url: 'http://a:80010'",
+                "write http://HOST:PORT or https://HOST:PORT",
+            ),
+            (
                 "service: vllm, url: '127.0.0.1:8001'",
                 "write http://HOST:PORT or https://HOST:PORT",
             ),
