@@ -205,9 +205,14 @@ impl<T> AdmissionQueue<T> {
 
     /// Rejects a queued request. `None`: the request is no longer in the queue.
     pub fn refuse(&mut self, id: QueuedRequestId, now: Instant) -> Option<RejectedRequest<T>> {
-        let QueuedRequest { class, group, .. } = &self.requests.get(&id.0)?.request;
-        let position = self.count_ahead(*class, group);
-        let retry_after = self.estimate_retry_after(position, group, now);
+        let request = &self.requests.get(&id.0)?.request;
+        let retry_after = if request.is_held_to_end() {
+            // Room can appear at any moment, and a client that stays away misses it.
+            RETRY_AFTER_SECONDS_BOUNDS.0 as u32
+        } else {
+            let position = self.count_ahead(request.class, &request.group);
+            self.estimate_retry_after(position, &request.group, now)
+        };
         let DequeuedRequest {
             ticket,
             without_backend,

@@ -81,8 +81,7 @@ pub struct RejectedRequest<T> {
     pub ticket: QueuedRequest<T>,
     /// Part of the wait in which no backend could serve the request.
     pub without_backend: Duration,
-    /// Time after which the client should retry, in seconds: queue position ÷ grants per second,
-    /// from 1 to 60.
+    /// Time after which the client should retry, in seconds, from 1 to 60.
     pub retry_after: u32,
 }
 
@@ -124,6 +123,11 @@ impl<T> QueuedRequest<T> {
     /// Whether the request also waits for the gate.
     pub fn is_gated(&self, now: Instant) -> bool {
         self.gated_until.is_some_and(|until| now < until)
+    }
+
+    /// Whether the gate can hold the request until its deadline.
+    pub(super) fn is_held_to_end(&self) -> bool {
+        self.gated_until.is_some_and(|until| until >= self.deadline)
     }
 
     /// Time after the arrival of this request in which later requests with less work can go first. It is at

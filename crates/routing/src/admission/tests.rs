@@ -412,6 +412,26 @@ fn before_the_first_grant_the_past_wait_counts() {
 }
 
 #[test]
+fn a_request_held_to_its_end_may_return_soon() {
+    let begin = clock::epoch();
+    let mut queue = AdmissionQueue::new(10, 1);
+    let later = begin + Duration::from_secs(30);
+    let mut retry_after = |gated_until: Instant| {
+        let gated = QueuedRequest {
+            gated_until: Some(gated_until),
+            deadline: later,
+            ..request(0, 0, 1, begin)
+        };
+        let EnqueueOutcome::Waits(id) = queue.enter(gated, begin) else {
+            panic!()
+        };
+        queue.refuse(id, later).unwrap().retry_after
+    };
+    assert_eq!(retry_after(later), 1);
+    assert_eq!(retry_after(begin), 10, "one grant in the weighted time");
+}
+
+#[test]
 fn a_model_without_capacity_blocks_no_other() {
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 1);
