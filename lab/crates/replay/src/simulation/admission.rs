@@ -63,7 +63,7 @@ impl Simulation<'_> {
             deadline,
             gated_until,
             has_objective,
-        } = self.wait_limit(&admission, arrival.arrived_at, kind, ttft);
+        } = self.wait_limit(&admission, gateway, arrival.arrived_at, kind, ttft);
         request.deadline = self.setup.epoch + deadline;
         request.gated_until = gated_until.map(|until| self.setup.epoch + until);
         if !admission.has_tenants {
@@ -98,6 +98,7 @@ impl Simulation<'_> {
     fn wait_limit(
         &self,
         admission: &SimulatedAdmission,
+        gateway: usize,
         arrived_at: Duration,
         kind: TurnKind,
         ttft: f64,
@@ -118,7 +119,7 @@ impl Simulation<'_> {
         let deadline = late_at.unwrap_or(ends_at);
         WaitLimit {
             deadline,
-            gated_until: self.gated_until(kind, deadline),
+            gated_until: self.gated_until(gateway, kind, deadline),
             has_objective,
         }
     }

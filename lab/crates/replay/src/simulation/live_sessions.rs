@@ -5,7 +5,7 @@ use super::{InFlightRequest, Simulation};
 use crate::trace::TraceRequest;
 use std::time::Duration;
 use tokenweir_routing::admission::QueuedRequest;
-use tokenweir_routing::sessions::{ContextId, Turn, TurnKind, TurnTokens};
+use tokenweir_routing::sessions::{ContextId, Turn, TurnKind, TurnTokens, WorkingSet};
 
 /// The output tokens that a request counts for while it runs, as in the real gateway.
 const ASSUMED_OUTPUT_TOKENS: u64 = 256;
@@ -25,14 +25,15 @@ impl Simulation<'_> {
     }
 
     /// Whether a new request may go before all that wait, because these wait for room beside the live sessions and
-    /// the new one does not.
+    /// the new one does not. While no session waits for room, requests wait as without the rule, so that a comparison
+    /// shows what the rule does.
     pub(super) fn passes_held(
         &mut self,
         gateway: usize,
         request: &QueuedRequest<QueuedArrival>,
         kind: TurnKind,
     ) -> bool {
-        if self.gateways[gateway].working_set.is_none() {
+        if !self.holds_sessions(gateway) {
             return false;
         }
         let now = self.setup.epoch + self.now;
@@ -41,10 +42,21 @@ impl Simulation<'_> {
     }
 
     /// The time until which a request waits for room, of one that waits until `deadline`.
-    pub(super) fn gated_until(&self, kind: TurnKind, deadline: Duration) -> Option<Duration> {
-        let is_new = matches!(kind, TurnKind::Fits | TurnKind::Waits);
+    pub(super) fn gated_until(
+        &self,
+        gateway: usize,
+        kind: TurnKind,
+        deadline: Duration,
+    ) -> Option<Duration> {
+        let is_new =
+            matches!(kind, TurnKind::Fits | TurnKind::Waits) && self.holds_sessions(gateway);
         let wait = deadline.saturating_sub(self.now);
         is_new.then(|| self.now + wait * GATED_PERCENT / 100)
+    }
+
+    fn holds_sessions(&self, gateway: usize) -> bool {
+        let set = self.gateways[gateway].working_set.as_ref();
+        set.is_some_and(WorkingSet::holds_sessions)
     }
 
     /// Sends a request that has waited for room for the longest time.
