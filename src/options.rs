@@ -1,14 +1,14 @@
-//! The list of the options. Their sections of the configuration, their metrics, their part of the status and all that
-//! they do follow from it.
+//! The list of the options. The configuration sections, the metrics and the status of the options, and their
+//! place on the path of a request, follow from this list.
 //!
-//! The order of the list is the order of their steps on the path of a request, of `/metrics`, of `/status` and of the
-//! start banner. An option finds what earlier options share with it.
+//! The order of the list is the order of the steps on the path of a request, and of the entries in `/metrics`,
+//! in `/status` and in the start banner. An option can use values that earlier options share.
 
-/// Calls a macro with what stands in the braces, and with the list. An entry has the key of the option, which is also
-/// that of its section, and the type of the option, a `GatewayOption`. Then come:
+/// Calls a macro with the content of the braces and with the list. An entry has the key of the option, which is
+/// also the key of its section, and the type of the option, a `GatewayOption`. Then come:
 ///
 /// - the description of its section, or the settings as `reads` takes them from other sections, or neither
-/// - `facet`: what belongs to one backend, if it needs settings of the backend
+/// - `facet`: the part of the option that belongs to one backend, if that part needs settings of the backend
 #[cfg(feature = "options")]
 macro_rules! with_options {
     ($callback:ident $before:tt) => {
@@ -59,7 +59,6 @@ macro_rules! with_options {
     };
 }
 
-/// The program without options.
 #[cfg(not(feature = "options"))]
 macro_rules! with_options {
     ($callback:ident $before:tt) => {

@@ -60,8 +60,7 @@ fn allocated<T>(run: impl FnOnce() -> T) -> (T, u64) {
     (value, allocations.bytes_total)
 }
 
-/// Returns the HTTP chunks of a recorded stream as slices of one buffer, so that their division allocates
-/// nothing.
+/// Returns the HTTP chunks of a recorded stream as slices of one buffer, so that splitting allocates nothing.
 fn chunks(name: &str) -> Vec<Bytes> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/wire")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks signed tokens of a real issuer, oidc-provider-mock with Authlib: discovery, an ID token of the code flow, an
-# issuer that is away, and one that comes back with another key.
+# unreachable issuer, and an issuer that returns with another key.
 #
 #   tests/jwt_issuer.sh
 #

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compares several gateways without shared knowledge, with the exchange and with KV events, in real time, before the
 # same simulated backends: goodput, cached tokens, the share of requests of one backend within 250 ms, and the CPU time
-# and bytes of the exchange. Exit code 1 if the exchange or KV events are not better, or if requests of one moment go to
+# and bytes of the exchange. Exit code 1 if the exchange is not better, or if requests of one moment go to
 # one backend.
 #
 #   cargo build --release && cargo build --release --manifest-path lab/Cargo.toml

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Stages twenty-five faults for 5 min each, one gateway with three simulated backends each. Prints one Markdown table.
 # Fails if fewer than all but one fault are named on the first screen within 60 s, if a verdict is about something
-# else, or if the page or diagnose still name a condition 75 s after the end.
+# else, or if the page or diagnose still name a condition 75 s after the end of the fault and of its ejections.
 #
 #   tests/staged_faults.sh [--quick] [--only TEXT,TEXT] [--jobs N] [--real FOLDER]
 #

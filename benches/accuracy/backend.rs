@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::UnboundedSender;
 
-/// What the backend measured of one request and its response.
+/// The measurements of the backend for one request and its response.
 #[derive(Debug)]
 pub(crate) struct Played {
     pub(crate) plan: usize,

@@ -83,8 +83,8 @@ impl Certificate {
                 json!(fields.output_events),
             ),
             ("tokens in", &line["input_tokens"], json!(usage.input)),
-            // No output tokens are compared if their number is an estimate: the gateway corrects an estimate
-            // by what it learned from other streams.
+            // If the number of output tokens is an estimate, it is not compared, because the gateway corrects
+            // estimates by what it learned from other streams.
             (
                 "tokens out",
                 if is_estimated {

@@ -112,7 +112,6 @@ impl Gateway {
         page
     }
 
-    /// Returns the process id of the gateway.
     pub(crate) fn process(&self) -> u32 {
         self.child.0.id()
     }

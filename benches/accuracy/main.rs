@@ -58,16 +58,15 @@ use truth::Exchange;
 const STREAMS: usize = 2_000;
 const CONCURRENT_REQUESTS: usize = 200;
 const SEED: u64 = 1;
-/// Timeout of the whole run.
 const RUN_TIMEOUT: Duration = Duration::from_mins(3);
 
-/// What the backend, the clients and the gateway report about one run of the bench.
+/// The measurements of the backend, the clients and the gateway in one run of the bench.
 struct Run {
     plans: Arc<[Plan]>,
     played: Vec<Played>,
     seen: Vec<Seen>,
     took: Duration,
-    /// Wake-up delays in milliseconds of a thread that only sleeps: the noise of the machine.
+    /// Wake-up delays in milliseconds of a thread that only sleeps, which show the noise of the machine.
     noise: Vec<f64>,
     metrics: String,
     access_log: Vec<Value>,

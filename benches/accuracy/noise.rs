@@ -1,5 +1,5 @@
-//! The noise of the machine: wake-up delays of a thread that only sleeps. No measured time can be more
-//! accurate than these delays.
+//! Measures the noise of the machine: the wake-up delays of a thread that only sleeps. No measured time can be
+//! more accurate than these delays.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

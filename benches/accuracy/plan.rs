@@ -14,7 +14,6 @@ use tokenweir_protocol::openai::Api;
 pub(crate) struct Plan {
     pub(crate) id: String,
     pub(crate) path: &'static str,
-    /// The body of the request.
     pub(crate) request: String,
     /// The time that the client waits before the request.
     pub(crate) think: Duration,

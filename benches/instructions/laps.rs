@@ -31,7 +31,6 @@ impl Laps {
         let _ = writeln!(self.0, "{items}\t{name}");
     }
 
-    /// Writes the list of finished laps into `folder`.
     pub(crate) fn write(&self, folder: &Path) {
         fs::write(folder.join(NAMES), &self.0).unwrap();
     }

@@ -40,12 +40,10 @@ impl Peers {
         })
     }
 
-    /// Returns the number of events of a stream.
     pub(crate) fn events(&self) -> usize {
         self.events.len()
     }
 
-    /// Starts the backend and returns its address.
     pub(crate) async fn start(self: &Rc<Self>) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -59,7 +59,6 @@ const STREAMS: usize = 9_500;
 const STREAMS_HTTP2: usize = 10_000;
 const CHUNKS: usize = 15;
 const SLOW: usize = 5_000;
-/// Number of streams per HTTP/2 connection.
 pub(crate) const STREAMS_PER_HTTP2_CONNECTION: usize = 100;
 /// Maximum memory of the gateway for each stream, in KiB.
 const MAX_KIB_PER_STREAM: f64 = 80.0;

@@ -1,5 +1,5 @@
-//! What a subject (a measured proxy) does to streams. It must forward every byte, show a broken stream as
-//! broken, forward unknown events without delay, and end the request at the backend when the client
+//! Measures how a subject (a measured proxy) treats streams. It must forward every byte, show a broken stream
+//! as broken, forward unknown events without delay, and end the request at the backend when the client
 //! disconnects.
 
 use super::clients;

@@ -8,7 +8,6 @@ use std::path::Path;
 /// Folders in which programs are installed, but which the `PATH` of a normal user may lack.
 const FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
-/// Whether a program is installed.
 pub(crate) fn is_installed(program: &str) -> bool {
     search_path()
         .split(':')

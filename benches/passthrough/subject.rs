@@ -12,8 +12,8 @@ use tokenweir_protocol::named_enum;
 use tokio::task::spawn_blocking;
 
 named_enum! {
-    /// The kind of a subject, in the order in which they are measured. The name is that in tables and in
-    /// environment variables, and that of the program of another proxy.
+    /// The kind of a subject. Subjects are measured in this order. The name of a kind is used in tables and in
+    /// environment variables, and is the program name of another proxy.
     pub(crate) enum Kind {
         /// The reference proxy that uses hyper.
         Floor = "hyper",

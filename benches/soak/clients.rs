@@ -16,7 +16,6 @@ const CLIENTS: u64 = 24;
 /// Time after which a client treats its request as failed.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// All running clients.
 pub(crate) struct Clients {
     shared: Arc<Shared>,
     tasks: JoinSet<()>,

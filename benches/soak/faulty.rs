@@ -24,7 +24,6 @@ const WORD: &str =
     "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"}}]}\n\n";
 const ERROR: &str = "data: {\"error\":{\"message\":\"boom\",\"code\":500}}\n\n";
 
-/// Starts the backend and returns its address.
 pub(crate) async fn start() -> SocketAddr {
     engine::start(converse).await
 }

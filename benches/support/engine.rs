@@ -1,5 +1,5 @@
-//! What the scripted backends of the benches have in common: their listener, the pages of a vLLM server, the
-//! framing of responses, and the chat requests that clients send to them.
+//! The parts that the scripted backends of the benches share: their listener, the pages of a vLLM server, the
+//! framing of responses, and the chat requests of clients.
 
 use std::io;
 use std::net::SocketAddr;

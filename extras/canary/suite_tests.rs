@@ -1,4 +1,4 @@
-//! Canary requests: who gets them, what they show, and that they are no traffic.
+//! Tests of canary requests: which backends get them, and what their results show.
 
 use crate::support::scripted_backend::{self, ScriptedBackend, Seen, Step};
 use crate::support::test_gateway::{
@@ -29,7 +29,7 @@ const ON: CanarySettings = CanarySettings {
     interval: Duration::from_millis(60),
     timeout: Duration::from_millis(60),
 };
-/// Scrapes in more than twice the interval of canary requests.
+/// Number of scrapes, which take more than twice the interval of canary requests.
 const SCRAPES: usize = 10;
 
 /// Starts a backend that answers canary requests with `answer`, and requests of clients with `client_steps`.
@@ -59,20 +59,19 @@ fn canaries(backend: &ScriptedBackend) -> usize {
 
 async fn gateway(backend: &ScriptedBackend) -> Running {
     let setup = Setup {
-        canary: ON,
+        options: Box::new(|config| config.canary = ON),
         backend_key: Some("Bearer engine-key"),
         ..Setup::default()
     };
     start_with(&[backend.addr], setup).await
 }
 
-/// Waits for this number of scrapes.
 async fn scrapes(backend: &ScriptedBackend, count: usize) {
     let [_, before] = backend.looks();
     wait_until!(backend.looks()[1] >= before + count);
 }
 
-/// Waits until a canary request that was sent before is over, and asserts that no further one follows.
+/// Waits until the last canary request has ended, and asserts that no further one follows.
 async fn assert_not_asked(backend: &ScriptedBackend) {
     scrapes(backend, SCRAPES).await;
     let before = canaries(backend);

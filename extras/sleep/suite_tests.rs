@@ -1,10 +1,13 @@
 //! Engines in vLLM's sleep mode. A request for a sleeping engine makes the gateway wake the engine, and the
 //! gateway puts idle engines to sleep.
 
+use crate::support::process::{GatewayProcess, folder};
 use crate::support::scripted_backend::{self, Page, ScriptedBackend, Seen, Step};
 use crate::support::test_gateway::{
-    ASK, CHAT, Running, Setup, WHOLE, admission_settings, read_rest, start_with, status,
+    ASK, CHAT, Running, Setup, WHOLE, admission_settings, post, read_rest, send_to, start_with,
+    status,
 };
+use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -80,7 +83,7 @@ async fn gateway(engines: &[&Engine], sleep: SleepSettings, max_wait: Duration) 
         &addrs,
         Setup {
             admission,
-            sleep,
+            options: Box::new(move |config| config.sleep = sleep),
             ..Setup::default()
         },
     )
@@ -187,4 +190,24 @@ async fn an_engine_without_sleep_mode_keeps_serving() {
     wait_until!(engine.fake.looks()[1] > scrapes + 10);
     assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
     assert_eq!(engine.count(SLEEP), 1);
+}
+
+/// A change of `timeouts` starts the health checkers anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_ends_a_sleep_that_begins() {
+    let engine = Engine::start(true, takes_time).await;
+    let config = folder("falling-asleep").join("gateway.yaml");
+    let text = format!(
+        "listen: 127.0.0.1:0\nbackends: [{{ url: 'http://{}' }}]\n\
+         admission: {{ max_backend_wait: 0s }}\n",
+        engine.fake.addr
+    );
+    fs::write(&config, format!("{text}sleep: {{ wake: true, idle: 60ms }}\n")).unwrap();
+    let gateway = GatewayProcess::start(&config).await;
+    wait_until!(engine.count(SLEEP) > 0);
+    fs::write(&config, format!("{text}timeouts: {{ connect: 1s }}\n")).unwrap();
+    let answer = gateway.reload().await;
+    assert!(answer.contains("timeouts.connect"), "{answer}");
+    let ask = async || read_rest(send_to(gateway.clients(), post(CHAT, ASK)).await).await;
+    assert_eq!(status(&ask().await), 200);
 }

@@ -62,9 +62,5 @@ fuzz_target!(|pages: &[u8]| {
     {
         assert!(!line.ends_with("NaN"), "{line}");
     }
-    assert_eq!(
-        BackgroundTask::ROUTING.panics(),
-        0,
-        "a panic was caught"
-    );
+    assert_eq!(BackgroundTask::ROUTING.panics(), 0, "a panic was caught");
 });

@@ -28,8 +28,8 @@ pub struct ReloadRequest(oneshot::Sender<Result<String, String>>);
 /// The receiver of reload requests. Reload requests fail after it is dropped.
 pub type ReloadRequests = mpsc::Receiver<ReloadRequest>;
 
-/// Capacity of the channel of reload requests. Each request causes a reload of its own. While the channel is
-/// full, further requests wait.
+/// Capacity of the channel of reload requests. Each request causes its own reload. While the channel is full,
+/// further requests wait.
 const MAX_PENDING_RELOADS: usize = 16;
 
 impl ActiveConfiguration {

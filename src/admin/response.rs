@@ -6,7 +6,7 @@ use axum::http::header::CACHE_CONTROL;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-/// Adds the header `Cache-Control: no-store` to a response.
+/// Adds the header `Cache-Control: no-store`, so that no cache stores the response.
 pub(super) fn without_caching(mut response: Response) -> Response {
     response
         .headers_mut()
@@ -14,7 +14,7 @@ pub(super) fn without_caching(mut response: Response) -> Response {
     response
 }
 
-/// A JSON document about the present state, which no cache may keep.
+/// A JSON response about the present state, which no cache may store.
 pub(super) fn document(content: impl Serialize) -> Response {
     without_caching(Json(content).into_response())
 }

@@ -20,17 +20,10 @@ mod tests {
     use super::PAGE;
 
     #[test]
-    fn each_alert_and_verdict_has_an_anchor() {
+    fn each_section_has_an_anchor() {
         let sections = include_str!("../../docs/operate/diagnose.md").matches("\n### ");
         assert_eq!(PAGE.matches("<h3 id=").count(), sections.count());
         assert!(PAGE.contains("<h3 id=\"tokenweirdown\">TokenweirDown</h3>"));
-        for verdict in tokenweir_diagnose::verdict_descriptions() {
-            assert!(
-                PAGE.contains(&format!("<h3 id=\"{}\">", verdict.name)),
-                "{}",
-                verdict.name
-            );
-        }
         assert!(
             !PAGE.contains("**") && !PAGE.contains("```"),
             "no Markdown is left"

@@ -66,7 +66,7 @@ pub struct Admin {
 /// The latest diagnosis: the verdicts about the backends and the gateway.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct LatestDiagnosis {
-    /// The diagnosis.
+    /// The results of the rules at the last evaluation.
     #[serde(skip)]
     pub diagnosis: Arc<Diagnosis>,
 }
@@ -130,7 +130,7 @@ impl Admin {
         status
     }
 
-    /// Sets the results that clients got in the last minute, and the state that follows from them.
+    /// Sets the results that clients got in the last minute, and the readiness state that follows from them.
     fn judge_requests(&self, status: &mut StatusSnapshot, diagnosis: &Diagnosis, now: Instant) {
         let OpenStreamsSnapshot {
             late_outputs,

@@ -20,14 +20,13 @@ use tokenweir_request::record::ClientIdentity;
 /// Maximum number of streams that the document of `/streams` lists.
 const MAX_LISTED_STREAMS: usize = 200;
 
-/// Responds with the document of `/streams`.
 pub(super) async fn get_streams(State(admin): State<Arc<Admin>>) -> Response {
     document(build_document(&admin, clock::now()))
 }
 
 fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
-    // Reading the totals of ended requests before the open streams has this effect: the tokens of a stream that
-    // ends in between are missing for a moment, but are never counted twice.
+    // The totals of ended requests are read before the open streams. The tokens of a stream that ends in
+    // between are then missing for a moment, but are never counted twice.
     let status = admin.status_snapshot(now);
     let totals = admin.recent_requests.totals();
     let last_minute = admin.recent_requests.last_minute(now);

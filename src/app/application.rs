@@ -13,7 +13,7 @@ use super::reload::{ReloadTriggers, Reloader};
 use super::secret_files::SecretFiles;
 use super::telemetry_pipeline::{TelemetryPipeline, TelemetryWorkers};
 use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer, Timeline};
-use crate::config::{BackendConfig, Config, LoadedConfig, Overrides};
+use crate::config::{BackendConfig, Config, LoadedConfig, Overrides, TiersConfig};
 use futures_util::future::BoxFuture;
 use std::any::Any;
 use std::future::Future;
@@ -27,11 +27,11 @@ use tokenweir_gateway::server::{DrainOutcome, Server};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::{Credentials, TlsPeer};
-use tokenweir_option::{OptionParts, StartError, in_part};
+use tokenweir_option::{GatewayParts, OptionParts, StartError, in_part};
 use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_protocol::clock;
 use tokenweir_settings::Environment;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 
 /// A gateway with bound listeners, after the first checks of its backends.
 pub(crate) struct Application {
@@ -42,9 +42,8 @@ pub(crate) struct Application {
     workers: TelemetryWorkers,
     /// Applies configuration reloads and discovered backends to the running gateway.
     reloader: Reloader,
-    /// What a shutdown waits for, after the last request.
+    /// The futures of options that a shutdown waits for after the last request.
     option_ends: Vec<BoxFuture<'static, ()>>,
-    /// The guards of the workers of options.
     option_guards: Vec<Box<dyn Any + Send>>,
     starts: Arc<ProcessStarts>,
     /// The tasks that reload the keys file, diagnose the backends and exchange data with other gateways.
@@ -85,9 +84,8 @@ impl Application {
             starts: starts.clone(),
         };
         let mut background_tasks = vec![diagnosis.start()];
-        if let Some(file) = path.keys_watcher {
-            background_tasks.push(keys_file::watch_keys(file, &admin.proxy.access));
-        }
+        let access = &admin.proxy.access;
+        background_tasks.extend(keys_file::watch_keys(path.keys_watcher, access));
         let workers = path.pipeline.workers;
         let summary = StartSummary::new(config, &listeners, &workers, &admin.proxy.pool);
         let descriptors = listeners.descriptors;
@@ -100,6 +98,7 @@ impl Application {
             triggers,
             sources: path.sources,
             secret_files: path.secret_files,
+            tiers: path.tiers,
             health_checks: path.health_checks,
             descriptors,
             state: server.state.clone(),
@@ -145,7 +144,7 @@ impl Application {
             DrainOutcome::TaskFailed(BackgroundTask::LISTENER)
         });
         drop(watchdog);
-        // Waits for the end of the task, which drops the reloader and its health checkers.
+        // Waits until the reload task has ended, which drops the reloader and its health checkers.
         reloading.stop().await;
         self.workers.shutdown(self.option_ends).await;
         drop(self.option_guards);
@@ -172,11 +171,12 @@ struct RequestPath {
     sources: DiscoverySources,
     secret_files: SecretFiles,
     keys_watcher: Option<KeysFileWatcher>,
+    tiers: watch::Sender<TiersConfig>,
     pipeline: TelemetryPipeline,
     health_checks: HealthCheckSupervisor,
     options: Arc<AttachedOptions>,
-    /// What the options bring, without what the other parts have.
-    parts: OptionParts,
+    /// The parts of options that `proxy` does not contain.
+    parts: GatewayParts,
     proxy: ProxyContext,
 }
 
@@ -191,18 +191,27 @@ impl RequestPath {
         let mut parts = OptionParts::default();
         let context = options::start_context(config, &env);
         let options = Arc::new(AttachedOptions::start(config, &context, &mut parts)?);
-        let facets = PoolFacets(std::mem::take(&mut parts.pool_facets));
+        let OptionParts {
+            records,
+            pool_facets,
+            drivers,
+            quota_scope,
+            gateway: mut parts,
+        } = parts;
+        let facets = PoolFacets(pool_facets);
         let (sources, pool, client) = build_pool(config, &options, facets, guard, &env).await?;
         let secret_files = SecretFiles::new(config, &sources.backends(config));
-        let (access, keys_watcher) = keys_file::build_access(config, parts.quota_scope, &env)?;
-        let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &mut parts, &env)?;
+        let tiers = watch::Sender::new(config.tiers.clone());
+        let (access, keys_watcher) =
+            keys_file::build_access(config, tiers.subscribe(), quota_scope, &env)?;
+        let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, records, &env)?;
         let telemetry = pipeline.telemetry.clone();
         let health_checks = HealthCheckSupervisor::new(
             pool.clone(),
             client.clone(),
             config.scrape,
             telemetry.clone(),
-            std::mem::take(&mut parts.drivers),
+            drivers,
         );
         health_checks.wait_first_checks(FIRST_SCRAPE_TIMEOUT).await;
         let settings = config.proxy_settings(memory_limit::available_bytes(), &env)?;
@@ -215,6 +224,7 @@ impl RequestPath {
             sources,
             secret_files,
             keys_watcher,
+            tiers,
             pipeline,
             health_checks,
             options,

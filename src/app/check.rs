@@ -87,7 +87,7 @@ pub(crate) fn file_obstacles(loaded: &LoadedConfig, env: impl Environment) -> Ve
             .map(|error| at("tracing", &error)),
     );
     for obstacle in AttachedOptions::obstacles(config, &start_context(config, &env)) {
-        found.push(at(obstacle.path, &*obstacle.error));
+        found.push(at(&obstacle.path, &*obstacle.error));
     }
     match config.proxy_settings(None, &env).err() {
         None | Some(config::ProxySettingsError::Secret(_)) => {}

@@ -10,6 +10,7 @@ use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_option::StartError;
 use tokenweir_request::access::{KeyFile, QuotaRegistry, QuotaScope};
 use tokenweir_settings::Environment;
+use tokio::sync::watch;
 
 /// Reloads the keys file when it changes.
 #[derive(Clone)]
@@ -17,7 +18,7 @@ pub(crate) struct KeysFileWatcher {
     file: PathBuf,
     watcher: FileWatcher,
     /// The configured tiers (values of a metrics label) that tenants in the file may have.
-    tiers: config::TiersConfig,
+    tiers: watch::Receiver<config::TiersConfig>,
 }
 
 impl KeysFileWatcher {
@@ -25,11 +26,11 @@ impl KeysFileWatcher {
     /// every client could use the backends.
     pub(crate) fn open(
         file: PathBuf,
-        tiers: config::TiersConfig,
+        mut tiers: watch::Receiver<config::TiersConfig>,
     ) -> Result<(Self, KeyFile), ConfigError> {
         let mut watcher = FileWatcher::of_file_or_folder(file.clone());
         watcher.skip_current();
-        let keys = config::load_keys(&file, &tiers)?;
+        let keys = config::load_keys(&file, &tiers.borrow_and_update())?;
         Ok((
             Self {
                 file,
@@ -40,18 +41,21 @@ impl KeysFileWatcher {
         ))
     }
 
-    /// Reloads the file after each change, until the future is dropped. While the file is invalid or missing,
-    /// the previous keys stay active.
+    /// Reloads the file after each change of it or of the tiers, until the future is dropped. While the file is
+    /// invalid or missing, the previous keys stay active.
     pub(crate) async fn watch(mut self, access: Arc<AccessControl>) {
         loop {
-            self.watcher.changed().await;
+            tokio::select! {
+                () = self.watcher.changed() => {}
+                Ok(()) = self.tiers.changed() => {}
+            }
             self.reload(&access).await;
         }
     }
 
     async fn reload(&mut self, access: &AccessControl) {
         let file = self.file.clone();
-        let tiers = self.tiers.clone();
+        let tiers = self.tiers.borrow_and_update().clone();
         let load = move || config::load_keys(&file, &tiers);
         let error = match self.watcher.load(load, ConfigError::is_unreadable).await {
             Ok(key_file) => {
@@ -82,12 +86,13 @@ impl KeysFileWatcher {
 /// keys file is configured.
 pub(super) fn build_access(
     config: &Config,
+    tiers: watch::Receiver<config::TiersConfig>,
     scope: QuotaScope,
     env: impl Environment,
 ) -> Result<(Arc<AccessControl>, Option<KeysFileWatcher>), StartError> {
     let file = config.access.keys_file.clone();
     let opened = file
-        .map(|file| KeysFileWatcher::open(file, config.tiers.clone()))
+        .map(|file| KeysFileWatcher::open(file, tiers))
         .transpose()?;
     let (watcher, keys) = opened.unzip();
     let quotas = Arc::new(QuotaRegistry::new(scope));
@@ -95,10 +100,14 @@ pub(super) fn build_access(
     Ok((Arc::new(access), watcher))
 }
 
-/// Starts the task that reloads the keys file when it changes.
-pub(super) fn watch_keys(watcher: KeysFileWatcher, access: &Arc<AccessControl>) -> SupervisedTask {
+/// Starts the task that reloads the keys file when it changes. `None`: there is no keys file.
+pub(super) fn watch_keys(
+    watcher: Option<KeysFileWatcher>,
+    access: &Arc<AccessControl>,
+) -> Option<SupervisedTask> {
+    let watcher = watcher?;
     let access = access.clone();
-    supervise::spawn(BackgroundTask::KEYS_FILE, move || {
+    Some(supervise::spawn(BackgroundTask::KEYS_FILE, move || {
         watcher.clone().watch(access.clone())
-    })
+    }))
 }

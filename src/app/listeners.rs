@@ -17,7 +17,6 @@ use tokio::net::TcpListener;
 pub(super) struct BoundListeners {
     /// The socket of the client listener, bound but not listening yet.
     pub(super) clients: BoundSocket,
-    /// The admin listener, already listening.
     pub(super) admin: TcpListener,
     /// The division of the file descriptor limit among the parts of the gateway.
     pub(super) descriptors: DescriptorBudget,

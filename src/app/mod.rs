@@ -11,6 +11,7 @@ pub(crate) mod discovery_sources;
 mod exposure;
 mod keys_file;
 mod listeners;
+pub mod metrics;
 pub mod options;
 pub(crate) mod process;
 mod reload;

@@ -1,12 +1,9 @@
-//! The options of the list in `options.rs`, and what follows from the list.
+//! Starts, reloads and stops the options of the list in `options.rs`, and collects their metrics and checks.
 
-use super::diagnosis;
 use crate::config::{BackendConfig, Config};
 use crate::options::with_options;
-use tokenweir_gateway::metric::{counted, counts};
+use tokenweir_diagnose::FLEET_RULES;
 use tokenweir_gateway::proxy::option::RequestOptions;
-use tokenweir_gateway::telemetry::catalog;
-use tokenweir_gateway::telemetry::otel;
 use tokenweir_gateway::telemetry::otel::resource::host_name;
 use tokenweir_option::prelude::*;
 
@@ -33,17 +30,8 @@ const CORE_TASKS: &[BackgroundTask] = &[
     BackgroundTask::LOG_WRITER,
 ];
 
-/// The metric of the background tasks.
-const TASK_ROWS: &[MetricDescriptor] = &[counts(
-    "tokenweir_task_panics_total",
-    "Panics of background tasks. The log has the location.",
-    &[counted("task", |_| {
-        let tasks = background_tasks().into_iter();
-        tasks.map(|task| (task.as_str(), task.panics())).collect()
-    })],
-)];
-
-/// The settings of an option in a configuration: its section, or what its entry reads from other sections.
+/// The settings of an option in a configuration: its section, or values that its entry reads from other
+/// sections.
 #[cfg(feature = "options")]
 macro_rules! settings {
     ($config:ident, $key:ident $description:literal) => {
@@ -96,7 +84,7 @@ macro_rules! define_attached {
                 &self,
                 config: &Config,
                 gateway: &mut ProxyContext,
-                parts: &mut OptionParts,
+                parts: &mut GatewayParts,
             ) -> Result<(), StartError> {
                 $(self.$key.join(settings::$key(config), gateway, parts)?;)*
                 let requests = std::mem::take(&mut parts.requests);
@@ -132,7 +120,6 @@ macro_rules! define_attached {
                 $(self.$key.add_status(status, now);)*
             }
 
-            /// Number of pages that options scrape.
             pub(super) fn scraped_pages(config: &Config) -> usize {
                 let mut pages = 0;
                 $(pages += <$option>::scraped_pages(&settings::$key(config));)*
@@ -142,11 +129,11 @@ macro_rules! define_attached {
             /// Why options cannot start on this machine.
             pub(super) fn obstacles(config: &Config, context: &StartContext<'_>) -> Vec<Obstacle> {
                 let mut found = Vec::new();
-                $(found.extend(<$option>::obstacle(&settings::$key(config), context));)*
+                $(found.extend(<$option>::obstacles(&settings::$key(config), context));)*
                 found
             }
 
-            /// Where options write requests.
+            /// The destinations to which options write requests.
             pub(super) fn outputs(config: &Config) -> Vec<OutputTarget> {
                 let mut outputs = Vec::new();
                 $(outputs.extend(<$option>::output(&settings::$key(config)));)*
@@ -154,7 +141,6 @@ macro_rules! define_attached {
             }
         }
 
-        /// The settings of each option.
         #[cfg(feature = "options")]
         mod settings {
             use super::{Config, GatewayOption};
@@ -166,20 +152,20 @@ macro_rules! define_attached {
             )*
         }
 
-        /// The metrics of each option.
-        const ROWS: &[&[MetricDescriptor]] = &[$(<$option>::ROWS,)*];
-        /// What each option adds to an entry of the decision log.
+        pub(super) const ROWS: &[&[MetricDescriptor]] = &[$(<$option>::ROWS,)*];
+        /// The rules of each option about the gateway.
+        const RULES: &[&[DiagnosisRule]] = &[$(<$option>::RULES,)*];
+        /// For each option, the parts that it adds to an entry of the decision log.
         const DECISION_PARTS: &[&[DecisionPart]] = &[$(<$option>::DECISION_PARTS,)*];
         /// The checks of each option by `tokenweir doctor`.
         const STATUS_CHECKS: &[&[StatusCheck]] = &[$(<$option>::STATUS_CHECKS,)*];
-        /// The background tasks of each option.
         const TASKS: &[&[BackgroundTask]] = &[$(<$option>::TASKS,)*];
     };
 }
 
 with_options!(define_attached {});
 
-/// What options may know of a configuration. `env` returns the value of an environment variable.
+/// The context in which options start. `env` returns the value of an environment variable.
 pub fn start_context<'a>(
     config: &Config,
     env: &'a dyn Fn(&str) -> Option<String>,
@@ -194,7 +180,19 @@ pub fn start_context<'a>(
     }
 }
 
-/// What options add to an entry of the decision log.
+/// All rules about the fleet and the gateway: those of the core, and those of options.
+pub fn fleet_rules() -> impl Iterator<Item = &'static DiagnosisRule> {
+    FLEET_RULES
+        .into_iter()
+        .chain(RULES.iter().copied().flatten())
+}
+
+/// All rules: those about the fleet and the gateway, and then those about engines.
+pub fn diagnosis_rules() -> impl Iterator<Item = &'static DiagnosisRule> {
+    fleet_rules().chain(&tokenweir_diagnose::RULES)
+}
+
+/// The parts that options add to an entry of the decision log.
 pub fn decision_parts() -> Vec<DecisionPart> {
     DECISION_PARTS.concat()
 }
@@ -207,12 +205,4 @@ pub fn status_checks() -> Vec<StatusCheck> {
 /// The background tasks of the core and of options, in the order of metrics.
 pub fn background_tasks() -> Vec<BackgroundTask> {
     [CORE_TASKS, &TASKS.concat()].concat()
-}
-
-/// Returns the rows of all metrics, in the order of the metrics reference: those of the core, and those of
-/// each option.
-pub fn metric_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
-    let core = [TASK_ROWS, diagnosis::rows::ROWS, otel::rows::ROWS];
-    let rows = core.into_iter().chain(ROWS.iter().copied());
-    catalog::rows().chain(rows.flatten())
 }

@@ -12,19 +12,21 @@ use crate::admin::Admin;
 use crate::admin::{ReloadRequest, ReloadRequests};
 use crate::config::{
     self, BackendConfig, BackendTlsContexts, Config, ConfigError, LoadedConfig, LogLevel,
-    Overrides, ReloadOutcome,
+    Overrides, ReloadOutcome, TiersConfig,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_gateway::backend::{Backend, HealthCheckSupervisor};
+use tokenweir_gateway::backend::{Backend, HealthCheckSupervisor, PoolUpdate};
 use tokenweir_gateway::proxy::{ProxySettings, ProxyState};
 use tokenweir_gateway::server::{DescriptorBudget, ServerState};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::file_watcher::{self, FileWatcher};
 use tokenweir_net::supervise;
+use tokenweir_net::tls::OutboundTls;
 use tokenweir_option::{Change, Reloaded, StartError};
 use tokenweir_protocol::clock;
+use tokio::sync::watch;
 
 /// Applies reloads and discovered backends to the running gateway.
 pub(super) struct Reloader {
@@ -34,6 +36,8 @@ pub(super) struct Reloader {
     pub(super) triggers: ReloadTriggers,
     pub(super) sources: DiscoverySources,
     pub(super) secret_files: SecretFiles,
+    /// The tiers that tenants in the keys file may have.
+    pub(super) tiers: watch::Sender<TiersConfig>,
     pub(super) health_checks: HealthCheckSupervisor,
     /// The division of the file descriptor limit among the parts of the gateway.
     pub(super) descriptors: DescriptorBudget,
@@ -55,14 +59,25 @@ pub(super) struct ReloadTriggers {
     requests: ReloadRequests,
 }
 
-/// What a reload has read from files. Nothing is applied yet.
+/// The files and settings that a reload has read and not yet applied.
 struct PreparedReload {
     secret_files: SecretFiles,
-    backends: Vec<Backend>,
-    tls_contexts: BackendTlsContexts,
+    built: BuiltBackends,
     settings: ProxySettings,
     /// The settings of the options.
     changes: Vec<Change>,
+}
+
+/// The backends of a configuration, and the TLS contexts of those that have their own TLS settings.
+struct BuiltBackends {
+    backends: Vec<Backend>,
+    tls_contexts: BackendTlsContexts,
+}
+
+/// An update of the pool whose new backends are checked.
+struct PreparedPool {
+    update: PoolUpdate,
+    tls_contexts: BackendTlsContexts,
 }
 
 /// How long an update of the pool waits for the first health checks of new backends and for the first results
@@ -105,13 +120,12 @@ impl PreparedReload {
         options: &AttachedOptions,
     ) -> Result<Self, StartError> {
         let secret_files = SecretFiles::new(config, entries);
-        let (backends, tls_contexts) = build_backends(config, entries, options)?;
+        let built = build_backends(config, entries, options)?;
         let settings = config.proxy_settings(memory_limit::available_bytes(), variable)?;
         let context = options::start_context(config, &variable);
         Ok(Self {
             secret_files,
-            backends,
-            tls_contexts,
+            built,
             settings,
             changes: options.reload(config, &context)?,
         })
@@ -174,16 +188,16 @@ impl Reloader {
             Ok((secret_files, build_backends(&settings, &entries, &options)?))
         };
         match self.read_files(reading).await {
-            Ok((secret_files, (backends, tls_contexts))) => {
+            Ok((secret_files, built)) => {
                 self.secret_files = secret_files;
-                self.set_tls_contexts(tls_contexts);
                 if is_usable {
                     tracing::info!(
                         backends = discovered,
                         "discovered backends changed: updating the pool"
                     );
                 }
-                self.update_pool(backends, &config).await;
+                let pool = self.prepare_pool(built, &config).await;
+                self.apply_pool(pool, &config);
             }
             Err(error) => {
                 tracing::error!(
@@ -198,7 +212,7 @@ impl Reloader {
     /// the admin listener.
     async fn reload(&mut self) -> Result<String, String> {
         let Some(file) = self.loaded.file.clone() else {
-            // Without a file the configuration cannot have changed, so this is no failed reload.
+            // Without a file the configuration cannot have changed, so this does not count as a failed reload.
             tracing::warn!("{NO_FILE}");
             return Err(NO_FILE.to_owned());
         };
@@ -265,13 +279,20 @@ impl Reloader {
         let prepared = self.read_files(reading).await?;
         let proxy = self.state.proxy_context.load_full();
         let client = self.reconfigured_client(&proxy.backend_client, config);
+        let pool = self.prepare_pool(prepared.built, config).await;
+        // Nothing below waits, because options, pool and settings refer to each other: a request that came between
+        // two of them would find a split model without its split.
         let previous = &self.loaded.config;
         let reloaded = Reloaded {
             client: &client,
             has_new_timeouts: config.timeouts != previous.timeouts,
+            requests: &prepared.settings.requests,
         };
         for change in prepared.changes {
             change(&reloaded);
+        }
+        if config.tiers != previous.tiers {
+            self.tiers.send_replace(config.tiers.clone());
         }
         if config.log.level != previous.log.level {
             (self.set_log_level)(config.log.level);
@@ -280,8 +301,7 @@ impl Reloader {
         self.admin
             .configuration
             .set_discovery_problem(self.sources.problem());
-        self.update_pool(prepared.backends, config).await;
-        self.set_tls_contexts(prepared.tls_contexts);
+        self.apply_pool(pool, config);
         let settings = prepared.settings;
         self.state
             .proxy_context
@@ -294,7 +314,7 @@ impl Reloader {
         Ok(changed)
     }
 
-    /// The client with the timeouts of a configuration. Health checks use it too.
+    /// The HTTP client with the timeouts of the new configuration. Health checks use it too.
     fn reconfigured_client(&mut self, current: &HttpClient, config: &Config) -> HttpClient {
         let previous = &self.loaded.config;
         let mut client = current.clone();
@@ -321,20 +341,41 @@ impl Reloader {
         read.map_err(|error| ErrorChain(&*error).to_string())
     }
 
+    /// Starts the health checks of new backends of the pool, and waits for their first results.
+    async fn prepare_pool(&mut self, built: BuiltBackends, config: &Config) -> PreparedPool {
+        let BuiltBackends {
+            backends,
+            tls_contexts,
+        } = built;
+        // The health checks need them. Removed backends keep theirs until they have left the pool.
+        self.outbound_tls().add_host_contexts(tls_contexts.clone());
+        let checkers = backends.len() + AttachedOptions::scraped_pages(config);
+        self.admin
+            .proxy
+            .overload_guard
+            .set_health_checkers(checkers);
+        let update = self
+            .health_checks
+            .prepare_update(backends, NEW_BACKEND_TIMEOUT)
+            .await;
+        PreparedPool {
+            update,
+            tls_contexts,
+        }
+    }
+
     /// Replaces the backends of the pool. If possible, other backends continue the streams of removed backends.
-    async fn update_pool(&mut self, backends: Vec<Backend>, config: &Config) {
+    fn apply_pool(&mut self, prepared: PreparedPool, config: &Config) {
+        let PreparedPool {
+            update,
+            tls_contexts,
+        } = prepared;
         let ProxyState {
-            overload_guard,
-            pool,
-            open_streams,
-            ..
+            pool, open_streams, ..
         } = &self.admin.proxy;
-        overload_guard.set_health_checkers(backends.len() + AttachedOptions::scraped_pages(config));
-        let settings = config.pool_settings();
         let previous = pool.backends();
         self.health_checks
-            .update_backends(backends, &settings, NEW_BACKEND_TIMEOUT)
-            .await;
+            .apply_update(update, &config.pool_settings());
         let present = pool.backends();
         for removed in previous
             .iter()
@@ -342,27 +383,25 @@ impl Reloader {
         {
             open_streams.move_streams(removed.identity.id.as_str());
         }
+        self.outbound_tls().set_host_contexts(tls_contexts);
     }
 
-    fn set_tls_contexts(&self, contexts: BackendTlsContexts) {
-        self.state
-            .proxy_context
-            .load()
-            .backend_client
-            .outbound_tls()
-            .set_host_contexts(contexts);
+    fn outbound_tls(&self) -> Arc<OutboundTls> {
+        let proxy = self.state.proxy_context.load();
+        proxy.backend_client.outbound_tls().clone()
     }
 }
 
-/// Builds the backends, and the TLS contexts of the backends that have their own TLS settings.
 fn build_backends(
     config: &Config,
     entries: &[BackendConfig],
     options: &AttachedOptions,
-) -> Result<(Vec<Backend>, BackendTlsContexts), StartError> {
+) -> Result<BuiltBackends, StartError> {
     let facets = |entry: &BackendConfig| options.facets(config, entry);
-    let backends = config.build_backends(entries, variable, facets)?;
-    Ok((backends, config::backend_tls_contexts(entries)?))
+    Ok(BuiltBackends {
+        backends: config.build_backends(entries, variable, facets)?,
+        tls_contexts: config::backend_tls_contexts(entries)?,
+    })
 }
 
 /// Logs the changed keys of a reload, and returns them as the text of the admin response.

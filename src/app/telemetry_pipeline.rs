@@ -1,5 +1,6 @@
 //! Builds the telemetry pipeline: the sinks of request records and their background workers.
 
+use super::metrics::metric_rows;
 use super::options;
 use super::process::logging::LogWriters;
 use crate::config::{Config, LoadedConfig};
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use tokenweir_diagnose::BackendRequestCounters;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::proxy::access::AccessControl;
-use tokenweir_gateway::proxy::{RecordingSettings, StoredResponses, TextSampling};
+use tokenweir_gateway::proxy::{RecordingSettings, StoredResponses};
 use tokenweir_gateway::status::StatusSource;
 use tokenweir_gateway::telemetry::Telemetry;
 use tokenweir_gateway::telemetry::access_log::{AccessLog, AccessLogCounts};
@@ -18,7 +19,7 @@ use tokenweir_gateway::telemetry::metrics_registry::{MetricsSettings, Prometheus
 use tokenweir_gateway::telemetry::otel::{self, Semconv, SpanSink, TracingSettings};
 use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
 use tokenweir_net::tls::OutboundTls;
-use tokenweir_option::{OptionParts, StartError};
+use tokenweir_option::{RecordParts, StartError};
 use tokenweir_protocol::clock;
 use tokenweir_request::answer::AnswerJudge;
 use tokenweir_request::observe::Sink;
@@ -49,23 +50,21 @@ pub(super) struct TelemetryWorkers {
     spans: Option<SpanSink>,
 }
 
-/// The sinks of the core.
 #[derive(Default)]
 struct Sinks {
-    /// The sinks that get records in batches.
     batched: Vec<Arc<dyn Sink>>,
     /// Functions that add their counts to the status.
     status_sources: Vec<StatusSource>,
 }
 
 impl TelemetryPipeline {
-    /// Starts the configured sinks and workers. Takes the sinks of options out of `parts`.
+    /// Starts the configured sinks and workers. `from_options`: what options do with records.
     pub(super) fn start(
         loaded: &LoadedConfig,
         logs: &LogWriters,
         pool: &Arc<BackendPool>,
         access: &Arc<AccessControl>,
-        parts: &mut OptionParts,
+        from_options: RecordParts,
         env: impl Environment,
     ) -> Result<Self, StartError> {
         let config = &loaded.config;
@@ -83,12 +82,12 @@ impl TelemetryPipeline {
             access.clone(),
             stored_responses.clone(),
         ];
-        immediate.append(&mut parts.immediate_sinks);
+        immediate.extend(from_options.immediate_sinks);
         let start_log = sinks.add_access_log(logs, config);
         let spans = sinks.add_spans(&tracing)?;
         sinks.batched.push(recent_requests.clone());
         sinks.batched.push(request_counters.clone());
-        sinks.batched.append(&mut parts.sinks);
+        sinks.batched.extend(from_options.sinks);
         let metrics = build_metrics(config, tracing.style.semconv)?;
         let judge = AnswerJudge::new(config.slos.clone());
         let (telemetry, dispatcher) =
@@ -99,7 +98,7 @@ impl TelemetryPipeline {
             recording: RecordingSettings {
                 start_log,
                 propagation,
-                text_sampling: text_sampling(parts),
+                text_sampling: from_options.text_sampling,
             },
             decisions,
             recent_requests,
@@ -113,17 +112,6 @@ impl TelemetryPipeline {
             },
         })
     }
-}
-
-/// The sampling of prompts and responses. `None`: no text is sampled.
-fn text_sampling(parts: &mut OptionParts) -> Option<TextSampling> {
-    if parts.text_samples.is_empty() {
-        return None;
-    }
-    Some(TextSampling {
-        samples: std::mem::take(&mut parts.text_samples),
-        max_text_bytes: parts.max_text_bytes,
-    })
 }
 
 fn warn_of_metrics_exporter(env: impl Environment) {
@@ -141,7 +129,7 @@ fn build_metrics(config: &Config, semconv: Semconv) -> Result<Option<Prometheus>
         return Ok(None);
     };
     Ok(Some(Prometheus::with_settings(MetricsSettings {
-        rows: options::metric_rows().collect(),
+        rows: metric_rows().collect(),
         level,
         semconv,
         tiers: config.tiers.names.clone(),

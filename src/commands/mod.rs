@@ -36,7 +36,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 pub use tokenweir_gateway::server::raise_file_limit;
 
-/// Environment variable of the admin token.
+/// Environment variable from which commands read the admin token.
 pub const ADMIN_TOKEN_VARIABLE: &str = "TOKENWEIR_ADMIN_TOKEN";
 
 /// Exit code of a failed command, equal to [`ExitCode::FAILURE`].
@@ -102,8 +102,7 @@ pub fn block_on(command: impl Future<Output = ExitCode>) -> ExitCode {
     }
 }
 
-/// Prints a line to standard output. Ignores errors, because a reader that closed the pipe, such as `head`,
-/// needs no more lines.
+/// Prints a line to standard output. Ignores errors, because a reader such as `head` may close the pipe early.
 pub(crate) fn print_line(line: impl Display) {
     let _ = writeln!(io::stdout(), "{line}");
 }

@@ -19,7 +19,6 @@ pub struct UserHashArgs {
     pub config: PathBuf,
 }
 
-/// Prints the hash of the user.
 pub(crate) fn run(args: &UserHashArgs) -> ExitCode {
     let loaded = match Config::load(Some(&args.config), Overrides::default()) {
         Ok(loaded) => loaded,

@@ -20,7 +20,7 @@ const MIN_KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// A setting that contradicts another setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contradiction {
-    /// The path of the setting.
+    /// The path of the setting that has no effect or does harm.
     pub path: String,
     /// The problem, as text for operators.
     pub problem: String,

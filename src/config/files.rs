@@ -15,7 +15,7 @@ use tokenweir_net::file_watcher::files_of;
 use tokenweir_request::access::KeyFile;
 use tokenweir_settings::{RuleViolation, violation_at};
 
-/// Kind of a checked file.
+/// The kind of content that `tokenweir check` expects in a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum CheckedFile {
     /// A configuration.
@@ -157,7 +157,7 @@ mod tests {
     use tokenweir_settings::Secret;
 
     const HASH: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-    /// Represents a key that must not appear in an error text.
+    /// A text that stands for a key and must not appear in an error text.
     const CANARY: &str = "canary-5e1f";
 
     fn keys_text() -> String {

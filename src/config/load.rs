@@ -14,7 +14,7 @@ use tokenweir_settings::{RuleViolation, violation_at, working_folder};
 /// A configuration with the source of each value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadedConfig {
-    /// The configuration.
+    /// The valid values of all sections.
     pub config: Config,
     /// The source of every value.
     pub sources: ConfigSources,
@@ -72,8 +72,7 @@ impl Config {
     }
 }
 
-/// The error of a rule violation at its location: a flag, an environment variable or a position in
-/// the file.
+/// The error of a rule violation with its location: a flag, an environment variable or a position in the file.
 fn locate_violation(
     violation: &RuleViolation,
     sources: &ConfigSources,

@@ -13,7 +13,7 @@ use std::path::Path;
 /// Maximum number of entries that are removed from one file.
 const MAX_REMOVALS: usize = 100;
 
-/// All mistakes of a file.
+/// All mistakes of a file, and its valid rest.
 #[derive(Debug)]
 pub struct Mistakes<T> {
     /// The mistakes, in the order of their positions.
@@ -145,7 +145,7 @@ mod tests {
         first_lines(name, text, Config::load_all)
     }
 
-    /// The line and column of each mistake.
+    /// The line and the column of each mistake.
     fn positions(found: &[String]) -> Vec<&str> {
         found
             .iter()
@@ -153,8 +153,8 @@ mod tests {
             .collect()
     }
 
-    /// The text has mistakes in YAML, in types and against rules. Several are in one mapping, and both YAML
-    /// notations (block and flow) have some.
+    /// The text has mistakes in YAML, in types and against rules. One mapping contains several of them, and
+    /// both YAML notations (block and flow) occur.
     #[test]
     fn every_mistake_is_reported_in_line_order() {
         let text = "\
@@ -292,7 +292,7 @@ tenants:
     }
 
     #[test]
-    fn the_search_ends_for_a_cut_file() {
+    fn the_search_ends_for_truncated_files() {
         let text = include_str!("../../config/tokenweir.yaml");
         for end in (0..text.len().min(6_000))
             .step_by(37)
@@ -303,7 +303,7 @@ tenants:
     }
 
     #[test]
-    fn an_earlier_key_gives_its_replacement() {
+    fn an_error_names_an_earlier_keys_replacement() {
         for (text, remedy) in [
             ("gpu: { interval: 10ms }", "its default is fixed now"),
             ("limits: { header: 64KiB }", "its default is fixed now"),

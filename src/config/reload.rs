@@ -78,12 +78,15 @@ fn compare_entries(
         .keys()
         .filter(|name| !new_entries.contains_key(*name))
     {
-        changed.push(format!("{path}[{name}] removed"));
+        changed.push(format!("{path}[{}] removed", shown_name(name)));
     }
     for (name, new) in new_entries {
         match old_entries.get(name) {
-            Some(old) => compare_values(&format!("{path}[{name}]"), old, new, changed),
-            None => changed.push(format!("{path}[{name}] added")),
+            Some(old) => {
+                let path = format!("{path}[{}]", shown_name(name));
+                compare_values(&path, old, new, changed);
+            }
+            None => changed.push(format!("{path}[{}] added", shown_name(name))),
         }
     }
     if changed.len() == previous_count {
@@ -106,6 +109,16 @@ fn entry_name(item: &Value) -> Option<&str> {
         .find_map(|key| item.get(key)?.as_str())
 }
 
+/// The name of an entry for operators. Of a URL, it contains only scheme, host and port, because the path of the URL
+/// of a webhook can be a secret.
+fn shown_name(name: &str) -> &str {
+    let Some((scheme, rest)) = name.split_once("://") else {
+        return name;
+    };
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    &name[..scheme.len() + "://".len() + host.len()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +126,17 @@ mod tests {
 
     fn reload(old: &str, new: &str) -> ReloadOutcome {
         parse(old).unwrap().reload(parse(new).unwrap())
+    }
+
+    #[test]
+    fn the_path_of_a_webhook_is_not_shown() {
+        let webhook = |path| format!("webhooks: [{{ url: 'https://hooks.example.com/{path}' }}]\n");
+        let changed = reload(&webhook("first"), &webhook("second?key=third")).changed;
+        let entry = "webhooks[https://hooks.example.com]";
+        assert_eq!(
+            changed,
+            [format!("{entry} removed"), format!("{entry} added")]
+        );
     }
 
     #[test]

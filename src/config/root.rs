@@ -13,6 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokenweir_settings::{
     CheckResult, ConfigSection, ListedSecret, OutputFile, ReloadClass, Secret, SecretList,
+    distinct_files,
 };
 
 /// Defines [`Config`] from its sections. Each line has a key and its [`ConfigSection`].
@@ -49,7 +50,7 @@ macro_rules! define_config {
             /// Returns the first violation of a rule.
             pub(super) fn check(&self) -> CheckResult {
                 $(<$section as ConfigSection<Self>>::check(&self.$key, self)?;)+
-                Ok(())
+                distinct_files(&self.output_files())
             }
 
             /// The configuration to use after a reload that has read the configuration `new`.

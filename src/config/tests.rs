@@ -467,6 +467,51 @@ fn each_secret_is_listed() {
     assert_eq!(listed, expected);
 }
 
+#[test]
+fn a_collector_has_a_valid_port() {
+    let found = |endpoint: &str| problem(&format!("tracing: {{ endpoint: '{endpoint}' }}\n"));
+    for valid in ["http://a:4317", "a:4317", "https://a", "http://[::1]:4317"] {
+        assert_eq!(found(valid), None, "{valid}");
+    }
+    for invalid in ["http://a:431700", "a:0", "http://[::1]:99999"] {
+        assert!(found(invalid).unwrap().starts_with("this is not a URL"));
+    }
+}
+
+#[test]
+fn two_options_never_write_one_file() {
+    const SAME: &str = "is the same file: write another path";
+    const OLD: &str = "overwrite each other";
+    let written = [
+        ("timeline.file", "timeline: { file: FILE }"),
+        ("trace_capture.file", "trace_capture: { file: FILE }"),
+        ("log.payloads.file", "log: { payloads: { file: FILE } }"),
+        ("quality.file", "quality: { enabled: true, file: FILE }"),
+        ("usage_log.file", "usage_log: { file: FILE }"),
+        ("shared_limits.file", "shared_limits: { file: FILE }"),
+    ];
+    for (index, (path, section)) in written.iter().enumerate() {
+        for (other_path, other) in &written[..index] {
+            for (file, expected) in [("./a", SAME), ("a.old", OLD)] {
+                let text = format!(
+                    "{}\n{}\n",
+                    section.replace("FILE", "a"),
+                    other.replace("FILE", file)
+                );
+                let found = problem(&text).unwrap_or_default();
+                assert!(found.contains(expected), "{text}: {found}");
+                assert!(found.contains(path) || found.contains(other_path));
+            }
+            let text = format!(
+                "{}\n{}\n",
+                section.replace("FILE", "a"),
+                other.replace("FILE", "b")
+            );
+            assert_eq!(problem(&text), None);
+        }
+    }
+}
+
 // === fuzzing ===
 
 proptest! {
@@ -510,6 +555,11 @@ fn invalid_quality_settings_are_reported() {
         ),
         (
             "judge: 'https://a'",
+            "",
+            "write http://host:port/path, without a user name",
+        ),
+        (
+            "judge: 'http://a:99999/score'",
             "",
             "write http://host:port/path, without a user name",
         ),

@@ -84,8 +84,12 @@ function difference(direct, through) {
 
 const canonical = (text) => text.replace(VOLATILE, '"$1":0');
 /** Class, status and fields of an error. The gateway has a text of its own. For the Anthropic API it writes the type of
-    Anthropic, `not_found_error`, and vLLM writes `NotFoundError`. */
-const errorFields = ({ error: { class: name, status, code, param } }) => JSON.stringify({ name, status, code, param });
+    Anthropic, `not_found_error`, and vLLM writes `NotFoundError`. For the other APIs it writes the code of OpenAI for an
+    unknown model, and vLLM writes the status. */
+function errorFields({ error: { class: name, status, code: written, param } }) {
+  const code = written === 404 ? "model_not_found" : written;
+  return JSON.stringify({ name, status, code, param });
+}
 const whole = ({ bytes, values }) => `${bytes}\n${values}`;
 
 /** Compares the responses to requests of one method of `Sdks`. */

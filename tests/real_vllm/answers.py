@@ -5,7 +5,10 @@ import asyncio
 import http.client
 import json
 import random
+import time
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 import openai
@@ -16,9 +19,11 @@ from sdk import MODEL, Request, Response, Sdk
 
 CLIENTS = 16
 # The client's TTFT begins when its connection sends the request, the gateway's when it has read the request
-# head. On an idle machine they differ by less than the target. A difference above the limit is an error.
+# head. On an idle machine they differ by less than the target. A difference above the limit is an error, after the
+# time by which this process runs late, once for the client and once for the gateway, has been added.
 TTFT_TARGET_MS = 2.0
 TTFT_LIMIT_MS = 10.0
+LATENESS_STEP_SECONDS = 0.005
 
 GREEDY = {"temperature": 0}
 THINK = GREEDY | {"chat_template_kwargs": {"enable_thinking": True}}
@@ -73,12 +78,31 @@ def identity(request: Request) -> str:
     return json.dumps([request.api, request.prompt, request.body], sort_keys=True)
 
 
+@asynccontextmanager
+async def lateness() -> AsyncIterator[list[float]]:
+    """Collects by how many milliseconds this process runs late, for the duration of the context."""
+    late: list[float] = []
+
+    async def watch() -> None:
+        while True:
+            begin = time.perf_counter()
+            await asyncio.sleep(LATENESS_STEP_SECONDS)
+            late.append((time.perf_counter() - begin - LATENESS_STEP_SECONDS) * 1e3)
+
+    task = asyncio.create_task(watch())
+    try:
+        yield late
+    finally:
+        task.cancel()
+
+
 async def check_sequential(fleet, report, known, expected) -> list[Response]:
     """One request at a time. Without other load, the times of client and gateway agree best."""
     sdk, rng = Sdk(fleet.gateway, "single"), random.Random(1)
     requests = known * 3 + [random_request(rng, stream=True) for _ in range(20)]
-    responses = [await sdk.send(request) for request in requests]
-    await check_lines(fleet, report, "single", responses, expected)
+    async with lateness() as late:
+        responses = [await sdk.send(request) for request in requests]
+    await check_lines(fleet, report, "single", responses, expected, late)
     return responses
 
 
@@ -94,9 +118,10 @@ async def check_concurrent(fleet, report, known, expected) -> list[Response]:
             responses.append(await sdk.send(requests.pop()))
         return responses
 
-    clients = await asyncio.gather(*(client() for _ in range(CLIENTS)))
+    async with lateness() as late:
+        clients = await asyncio.gather(*(client() for _ in range(CLIENTS)))
     responses = [response for client in clients for response in client]
-    await check_lines(fleet, report, f"{CLIENTS} clients", responses, expected)
+    await check_lines(fleet, report, f"{CLIENTS} clients", responses, expected, late)
     return responses
 
 
@@ -107,7 +132,9 @@ def random_request(rng: random.Random, stream: bool) -> Request:
     return Request(rng.choice(["chat", "completions"]), prompt, stream, body)
 
 
-async def check_lines(fleet, report, step, responses: list[Response], expected: dict[str, str]) -> None:
+async def check_lines(
+    fleet, report, step, responses: list[Response], expected: dict[str, str], late: list[float]
+) -> None:
     """The access log line of each request agrees with the response at its client."""
     lines = await fleet.log.lines_of([response.request_id for response in responses])
     check_each(report, step, responses, lines)
@@ -118,7 +145,8 @@ async def check_lines(fleet, report, step, responses: list[Response], expected: 
     is_shared = len(used) == len(fleet.backends)
     report.check(step, "every backend had requests", is_shared, show(used))
     timed = [(response, lines[response.request_id]["ttft_ms"]) for response in responses if response.first_output]
-    check_ttft(report, step, "client", [response.ttft_ms(response.sent) - gateway for response, gateway in timed])
+    between = [response.ttft_ms(response.sent) - gateway for response, gateway in timed]
+    check_ttft(report, step, "client", between, TTFT_LIMIT_MS + 2 * percentile(late, 0.95))
     sdk = spread([response.ttft_ms(response.called) - gateway for response, gateway in timed])
     report.note(step, "TTFT, call of the SDK - gateway", sdk)
 
@@ -156,7 +184,7 @@ def check_ttft(
     """Checks the p95 of the absolute differences between another TTFT and the gateway's, in milliseconds."""
     p95 = percentile([abs(difference) for difference in differences], 0.95)
     target = "within" if p95 <= TTFT_TARGET_MS else "above"
-    what = f"TTFT, {other} - gateway (limit {limit:g} ms)"
+    what = f"TTFT, {other} - gateway (limit {limit:.1f} ms)"
     shown = f"{spread(differences)}; {target} the target of {TTFT_TARGET_MS:g} ms"
     report.check(step, what, p95 <= limit, shown)
 

@@ -67,14 +67,12 @@ impl Asked {
         if self.length().1 { "stop" } else { "length" }
     }
 
-    /// Number of tokens of the answer.
     pub(super) fn tokens(self) -> usize {
         let (words, ends_itself) = self.length();
         words + usize::from(ends_itself)
     }
 }
 
-/// The headers of a chunked event stream.
 const STREAM_HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
     transfer-encoding: chunked\r\n\r\n";
 

@@ -178,7 +178,7 @@ impl Gateway {
         let options = AttachedOptions::start(&config, &start, &mut parts).unwrap();
         let facets = |entry: &BackendConfig| options.facets(&config, entry);
         let backends = config.build_backends(&entries, |_| None, facets).unwrap();
-        let pool_facets = PoolFacets(parts.pool_facets.clone());
+        let pool_facets = PoolFacets(parts.pool_facets);
         let pool = BackendPool::with_facets(backends, &config.pool_settings(), pool_facets);
         let pool = Arc::new(pool);
         let client = HttpClient::with_tls(config.timeouts, outbound_tls()).with_dial(world.dial());
@@ -203,7 +203,7 @@ impl Gateway {
             client.clone(),
             config.scrape,
             telemetry.clone(),
-            parts.drivers.clone(),
+            parts.drivers,
         );
         health_checks
             .wait_first_checks(Duration::from_secs(10))
@@ -218,7 +218,9 @@ impl Gateway {
             telemetry,
             client,
         );
-        options.join(&config, &mut context, &mut parts).unwrap();
+        options
+            .join(&config, &mut context, &mut parts.gateway)
+            .unwrap();
         let (context, mode) = (Arc::new(context), config.streams.continuation);
         Self {
             context,

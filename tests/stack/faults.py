@@ -76,13 +76,17 @@ async def an_engine_hangs_behind_a_server_that_answers(stand: Stand) -> AsyncIte
         relay.blocks_output = False
 
 
-@causes("ClientAborts")
-async def clients_disconnect(stand: Stand) -> AsyncIterator[None]:
-    async with stand.load.more(8, leave_after=3):
+@causes("BadAnswers")
+async def clients_give_up_before_the_first_output(stand: Stand) -> AsyncIterator[None]:
+    async with stand.load.more(8, patience=1.5):
+        for relay in stand.relays[:2]:
+            relay.blocks_output = True
         yield
+        for relay in stand.relays[:2]:
+            relay.blocks_output = False
 
 
-@causes("Preemptions", "CriticalVerdict")
+@causes("CriticalVerdict")
 async def a_small_cache_gets_long_responses(stand: Stand) -> AsyncIterator[None]:
     # The requests are so large that the cache stays full when one of many ends.
     stand.processes["small"].restart(stand.backend("small", "--blocks", "480"))
@@ -134,11 +138,14 @@ async def a_gpu_is_too_hot_and_has_errors(stand: Stand) -> AsyncIterator[None]:
 
 @causes("CriticalVerdict", "BackendDown", "Verdict")
 async def no_backend_is_available(stand: Stand) -> AsyncIterator[None]:
-    for name in ("fast0", "fast1", "small"):
+    """The relays stop, too: a backend that accepts connections and closes them still gets requests as the last resort."""
+    for name, relay in zip(("fast0", "fast1", "small"), stand.relays):
         stand.processes[name].kill()
+        relay.stop()
     yield
-    for name in ("fast0", "fast1", "small"):
+    for name, relay, port in zip(("fast0", "fast1", "small"), stand.relays, ("relay0", "relay1", "relay2")):
         stand.processes[name].start()
+        await relay.start(stand.port[port])
 
 
 @causes("Down")

@@ -59,10 +59,10 @@ class Load:
         words: int = 100,
         tokens: int = 40,
         stream: bool = True,
-        leave_after: int | None = None,
+        patience: float | None = None,
         usage: dict | None = None,
     ) -> int | str:
-        """Sends one request. Returns the status, or `left` if the client disconnects after this many chunks."""
+        """Sends one request. Returns the status, or `left` if the client disconnects after this many seconds without output."""
         prompt = " ".join(self.random.choice(WORDS) for _ in range(words))
         body = json.dumps({
             "model": model,
@@ -78,12 +78,14 @@ class Load:
         reader, writer = await asyncio.open_connection(*self.gateway, ssl=self.tls)
         try:
             writer.write(f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n".encode() + body)
-            status = int((await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1])
-            chunks, last = 0, b""
-            while chunk := await reader.read(1 << 16):
-                chunks, last = chunks + 1, chunk
-                if leave_after is not None and chunks > leave_after:
-                    return "left"
+            try:
+                async with asyncio.timeout(patience):
+                    status = int((await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1])
+                    last = chunk = await reader.read(1 << 16)
+            except TimeoutError:
+                return "left"
+            while chunk := chunk and await reader.read(1 << 16):
+                last = chunk
             if status == 200 and stream and not last.endswith(b"0\r\n\r\n"):
                 raise ConnectionError("the response was cut")
             return status

@@ -63,8 +63,13 @@ class Relay:
     server: asyncio.Server | None = None
 
     async def start(self, port: int) -> None:
-        """Forwards connections to this port until the process ends."""
+        """Forwards connections to this port until `stop`."""
         self.server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+
+    def stop(self) -> None:
+        """Refuses connections until `start`."""
+        if self.server:
+            self.server.close()
 
     def active(self) -> list[Connection]:
         """Connections on which a response has begun. Some of the responses may have ended."""

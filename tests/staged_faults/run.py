@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,12 +15,14 @@ from faults import FAULTS, Fault
 from prometheus import fetch
 from testbed import WARM_SECONDS, Testbed, Tools
 
-# After this time, no condition may be named. A condition counts requests of the last minute, and requests of
-# the fault end after it.
+# After this time without an ejected backend, no condition may be named. A condition counts requests of the last minute,
+# and requests of the fault end after it.
 CLEAR_SECONDS = 75.0
 NAMED_SECONDS = 60.0
 FAULT_SECONDS = 300.0
 POLL_SECONDS = 2.0
+# The longest ejection takes 5 min, and the first request after it a moment.
+MAX_EJECTED_SECONDS = 330.0
 
 
 @dataclass
@@ -58,6 +61,7 @@ async def stage(fault: Fault, tools: Tools, work: Path, seconds: float) -> Resul
         watching = asyncio.create_task(watch(testbed, result))
         async with fault.begin(testbed):
             await asyncio.sleep(seconds)
+        await admitted(testbed)
         await asyncio.sleep(CLEAR_SECONDS)
         watching.cancel()
         result.left = await conditions(testbed)
@@ -73,6 +77,17 @@ async def stage(fault: Fault, tools: Tools, work: Path, seconds: float) -> Resul
 async def streams(testbed: Testbed) -> dict:
     """The document /streams, which the live page and `tokenweir top` show."""
     return await fetch(f"{testbed.url('admin')}/streams")
+
+
+async def admitted(testbed: Testbed) -> None:
+    """Waits until no backend is ejected. An ejected backend gets no requests, so nothing shows that the fault has ended."""
+    async with asyncio.timeout(MAX_EJECTED_SECONDS):
+        while True:
+            with suppress(OSError):
+                status = await fetch(f"{testbed.url('admin')}/status")
+                if all(backend["breaker"] != "open" for backend in status["backends"]):
+                    return
+            await asyncio.sleep(POLL_SECONDS)
 
 
 def verdict_text(verdict: dict) -> str:
@@ -124,7 +139,7 @@ def report(results: list[Result]) -> str:
     lines = [
         f"{named} of {len(results)} faults were named on the first screen within {NAMED_SECONDS:g} s. "
         f"Verdicts about something else: {', '.join(wrong) or 'none'}. "
-        f"Left {CLEAR_SECONDS:g} s after the end: {', '.join(left) or 'nothing'}.",
+        f"Left {CLEAR_SECONDS:g} s after the end and the last ejection: {', '.join(left) or 'nothing'}.",
         "",
         "| fault | result |",
         "|---|---|",

@@ -44,7 +44,6 @@ fn tenant_with_key(name: &str, key: &str) -> TenantEntry {
     }
 }
 
-/// The API key of the tenant of [`other_tenant`].
 pub(crate) const OTHER_KEY: &str = "sk-tw-the-key-of-another-tenant";
 
 /// Builds a second tenant: `tenant` with the name `b` and the API key [`OTHER_KEY`].
@@ -61,7 +60,6 @@ pub(crate) fn access(tenant: TenantEntry) -> Arc<AccessControl> {
     access_of(vec![tenant])
 }
 
-/// Builds access control with these tenants.
 pub(crate) fn access_of(tenants: Vec<TenantEntry>) -> Arc<AccessControl> {
     Arc::new(AccessControl::new(
         Some(&KeyFile { tenants }),

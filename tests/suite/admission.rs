@@ -241,7 +241,7 @@ async fn a_full_queue_sheds_with_reason_and_time() {
 }
 
 #[tokio::test]
-async fn a_wait_of_max_wait_is_shed() {
+async fn a_request_is_shed_after_max_wait() {
     let max_wait = Duration::from_millis(40);
     let room = AdmissionConfig {
         max_wait,
@@ -447,7 +447,7 @@ async fn a_burst_of_500_clients_is_served() {
         );
         waited += usize::from(record.gateway_queue_wait().is_some());
     }
-    // How many depends on the time of the first scrape.
+    // The number of waiting requests depends on the time of the first scrape.
     assert!(waited > 0);
     assert_no_state_left(&gateway).await;
 }

@@ -1,4 +1,4 @@
-//! Responses with a success status and without an answer. They are failures of their backend, in JSON and in
+//! Responses with a success status but without an answer count as failures of their backend, in JSON and in
 //! streams, for each API and each framing. An answer that only looks empty is no failure.
 
 use crate::support::http2_client;
@@ -100,7 +100,6 @@ impl Form {
     }
 }
 
-/// Returns the forms of all APIs.
 fn forms() -> Vec<Form> {
     let document = "application/json";
     let stream = "text/event-stream";

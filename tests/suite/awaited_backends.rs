@@ -274,7 +274,7 @@ async fn with_context(tokens: u32) -> ScriptedBackend {
     fake
 }
 
-/// Starts a gateway with a backend of 2,048 tokens and one of 16,384, which both list their models.
+/// Starts a gateway with two backends that list their models. Their context lengths are 2,048 and 16,384 tokens.
 async fn uneven() -> ([ScriptedBackend; 2], Running) {
     let fakes = [with_context(2_048).await, with_context(16_384).await];
     let addrs = fakes.each_ref().map(|fake| fake.addr);

@@ -15,7 +15,6 @@ use tokenweir_request::record::Outcome;
 
 /// Number of crashes. The environment variable `FAULTS` overrides it.
 const CRASH_COUNT: usize = 60;
-/// Number of concurrent requests during each crash.
 const CONCURRENT_REQUESTS: usize = 8;
 /// Prompt size in bytes. It is so large that the backend reads the request in several pieces.
 const PROMPT_BYTES: usize = 100 << 10;

@@ -36,7 +36,6 @@ type Reading = Option<Vec<u8>>;
 /// whether a server accepts it.
 type Tally = [[usize; 2]; 2];
 
-/// Returns the model that the gateway reads in the body of `case`.
 fn read_by_gateway(case: &Case) -> Reading {
     let fields = if case.is_form {
         forms::peek(&case.content_type, &case.body)
@@ -119,7 +118,6 @@ fn the_gateway_and_servers_read_one_model() {
 
 // === requests through the gateway ===
 
-/// Every path with a JSON body.
 pub(crate) const JSON_PATHS: &[&str] = &[
     "/v1/chat/completions",
     "/v1/completions",

@@ -75,7 +75,7 @@ async fn simulated(max_len: u32) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn the_context_length_suffices() {
+async fn requests_get_backends_with_enough_context() {
     let addrs = [simulated(2_048).await, simulated(16_384).await];
     let gateway = start_with(&addrs, round_robin()).await;
     let small = addrs[0].to_string();

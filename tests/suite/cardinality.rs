@@ -11,7 +11,6 @@ use futures_util::future::join_all;
 use tokenweir_request::slo::Objective;
 
 const REQUESTS: usize = 3_000;
-/// Number of concurrent requests.
 const CONCURRENT_REQUESTS: usize = 50;
 /// Maximum growth of this process's memory in KiB after the first tenth of the requests. It is checked only
 /// for more requests than by default.

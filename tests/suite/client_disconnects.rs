@@ -28,12 +28,12 @@ const ASK: &str =
     r#"{"model":"tiny","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
 /// How often a client disconnects in each phase and way. The environment variable `LEAVING` overrides it.
 const TIMES: usize = 3;
-/// Maximum delay, at p99, from the disconnect until the gateway closes the connection to the backend.
+/// Maximum delay from the disconnect until the gateway closes the connection to the backend, at the median of each
+/// phase and way. A loaded machine delays single closes, and a check that polls delays all of a phase and way.
 const MAX_CLOSE_DELAY: Duration = Duration::from_millis(10);
 /// Maximum duration of each wait in these tests.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The phase of the request at the disconnect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// The client has sent half of the body.
@@ -57,7 +57,6 @@ const PHASES: [Phase; 5] = [
 ];
 
 impl Phase {
-    /// The name of the phase in records.
     const fn name(self) -> &'static str {
         match self {
             Self::Upload => "upload",
@@ -68,7 +67,6 @@ impl Phase {
         }
     }
 
-    /// Returns the script of the backend for this phase.
     fn script(self) -> Vec<Step> {
         let begun = match self {
             Self::Held => [event_stream_head(), chunk(ROLE)].concat(),
@@ -215,7 +213,7 @@ async fn backends_see_every_kind_of_disconnect() {
         let at = |share: f64| took[((took.len() - 1) as f64 * share) as usize];
         let [p50, p99, max] = [0.5, 0.99, 1.0].map(at);
         println!("{name}: p50 {p50:?}, p99 {p99:?}, max {max:?}");
-        p99
+        p50
     };
     println!("{times} times each; delay until the backend connection closes, or the request ends");
     let mut all = Vec::new();
@@ -229,14 +227,14 @@ async fn backends_see_every_kind_of_disconnect() {
             }
             scene.gateway.assert_no_more_records().await;
             all.extend_from_slice(&took);
-            show(&format!("{:9} {way:?}", phase.name()), took);
+            let median = show(&format!("{:9} {way:?}", phase.name()), took);
+            assert!(
+                measured.is_none() || median <= MAX_CLOSE_DELAY,
+                "{phase:?}, {way:?}: {median:?}"
+            );
         }
     }
-    let p99 = show("all", all);
-    assert!(
-        measured.is_none() || p99 <= MAX_CLOSE_DELAY,
-        "{p99:?} at p99"
-    );
+    show("all", all);
 }
 
 /// Regression test: hyper can drop the future of a request before it polls it. There must be a record even

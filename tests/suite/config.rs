@@ -158,6 +158,48 @@ log: { payloads: { file: /absent/payloads.jsonl } }
     assert!(check_text("text.yaml", text, CheckedFile::ConfigSyntax).is_ok());
 }
 
+/// An option that refuses to start refuses the check too.
+#[test]
+fn the_check_reads_what_options_start_with() {
+    let folder = folder("config-check");
+    let keys = folder.join("tenants.yaml");
+    std::fs::write(&keys, "tenants: [{ name: a, keys: [] }]\n").unwrap();
+    let jwks = folder.join("jwks.json");
+    std::fs::write(&jwks, "no JWKS").unwrap();
+    let usage = folder.join("usage");
+    std::fs::write(&usage, "no event\n").unwrap();
+    let text = format!(
+        "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nbackends: [{{ url: a:1 }}]\n\
+         access: {{ keys_file: '{}' }}\n\
+         jwt:\n  issuers:\n  - {{ issuer: x, audiences: [a], jwks_file: /absent/jwks }}\n  \
+         - {{ issuer: y, audiences: [a], jwks_file: '{}' }}\n\
+         webhooks: [{{ url: 'http://a:1' }}, {{ url: {{ env: HOOK }} }}]\n\
+         usage_log: {{ file: '{}', push: {{ url: {{ env: HOOK }} }} }}\n\
+         peer_exchange: {{ url: 'redis://a:1', key: {{ env: HOOK }} }}\n",
+        keys.display(),
+        jwks.display(),
+        usage.display(),
+    );
+    let file = folder.join("options.yaml");
+    std::fs::write(&file, text).unwrap();
+    let found = check(&file, CheckedFile::Config, |name| {
+        (name == "HOOK").then(|| "ftp://secret".to_owned())
+    });
+    let shown = found.to_string();
+    for expected in [
+        "options.yaml:7:45: jwt.issuers.0.jwks_file: cannot use the keys of issuers in /absent/jwks",
+        "jwt.issuers.1.jwks_file: cannot use the keys of issuers in ",
+        "options.yaml:9:42: webhooks.1.url: the URL of webhooks[1] is not an http or https URL",
+        "usage_log.file: it has lines that are not of a usage log; write another path",
+        "usage_log.push.url: the URL of usage_log.push is not an http or https URL",
+        "peer_exchange.key: cannot use the key that the gateways share",
+    ] {
+        assert!(shown.contains(expected), "{expected}\n{shown}");
+    }
+    assert!(shown.contains(": 6 errors"), "{shown}");
+    assert!(found.is_valid() && !shown.contains("secret"), "{shown}");
+}
+
 #[test]
 fn variables_and_mistakes_are_in_line_order() {
     let text = "access: { admin_token: { env: ABSENT } }\nlog: 3\n\

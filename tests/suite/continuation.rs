@@ -29,7 +29,6 @@ const DEAD: &str =
     r#"{"error":{"message":"EngineCore died","type":"InternalServerError","code":500}}"#;
 /// Number of tokens of the prompt of each request.
 const PROMPT: usize = 3;
-/// Number of tokens of each answer.
 const ANSWER: usize = 12;
 
 /// Returns the events that a vLLM sends for a request: its answer is `w0 w1 …`. If the request contains the
@@ -93,7 +92,7 @@ fn events(seen: &Seen, name: &str) -> Vec<String> {
     events
 }
 
-/// What the first backend does after it has sent a part of its stream.
+/// The behaviour of the first backend after it has sent a part of its stream.
 #[derive(Clone, Copy)]
 enum Break {
     Close,
@@ -460,7 +459,7 @@ async fn an_early_end_is_no_second_crash() {
 }
 
 #[tokio::test]
-async fn two_crashes_or_one_backend_end_it() {
+async fn two_crashes_or_a_lone_backend_end_continuation() {
     let request = request(CHAT, &json!({}));
     let start = || ScriptedBackend::start(|seen| vec![begin(&events(seen, "a")[..4]), Step::Close]);
     let fakes = [start().await, start().await, start().await];

@@ -165,7 +165,7 @@ async fn servers_with_usage_everywhere_are_not_asked() {
 }
 
 #[tokio::test]
-async fn a_model_can_be_left_out() {
+async fn a_model_can_be_excluded_from_sampling() {
     let fake = vllm(5, 4).await;
     fake.set_models(&["tiny", "other"]);
     let policy = RoutePolicy {
@@ -304,7 +304,7 @@ async fn other_streams_have_usage_at_the_end() {
 }
 
 #[tokio::test]
-async fn irremovable_usage_disables_it() {
+async fn irremovable_usage_disables_continuous_usage() {
     // The JSON of this event is split into two `data` lines, so the gateway cannot remove the usage from it.
     let odd = "{\"usage\":{\"completion_tokens\":1},\ndata: \
                \"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}";

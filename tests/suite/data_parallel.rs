@@ -196,7 +196,7 @@ async fn a_refused_rank_fails_no_request() {
 }
 
 #[tokio::test]
-async fn an_ignored_header_leaves_the_choice() {
+async fn an_ignored_header_leaves_servers_the_choice() {
     for engine in [Engine::Ignores, Engine::RefusesProbes] {
         let (backend, _, gateway) = start(engine, PolicyKind::RoundRobin).await;
         backend.take_received();

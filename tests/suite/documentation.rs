@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use tokenweir::app::options::diagnosis_rules;
 use tokenweir::config::{Config, Overrides, schema};
-use tokenweir_diagnose::verdict_descriptions;
 
 /// A key that is not valid at any place of the configuration.
 const UNKNOWN_KEY: &str = "0";
@@ -102,7 +102,7 @@ fn every_key_has_a_description() {
 }
 
 #[test]
-fn every_default_is_the_parsers() {
+fn every_documented_default_equals_the_parsers() {
     fn walk(path: &str, schema: &Value, value: &Value) {
         for (name, key) in properties(schema).into_iter().flatten() {
             let path = format!("{path}.{name}");
@@ -122,10 +122,38 @@ fn every_default_is_the_parsers() {
 }
 
 #[test]
+fn verdict_names_are_unique_and_no_text_missing() {
+    let mut names = BTreeSet::new();
+    for verdict in diagnosis_rules() {
+        assert!(
+            names.insert(verdict.name),
+            "{} is listed twice",
+            verdict.name
+        );
+        for text in [
+            verdict.meaning,
+            verdict.evidence,
+            verdict.remedy,
+            verdict.disproof,
+        ] {
+            assert!(
+                text.ends_with('.') && text.len() > 20,
+                "{}: {text}",
+                verdict.name
+            );
+        }
+        assert!(!verdict.excluded.ends_with('.'), "{}", verdict.name);
+    }
+}
+
+#[test]
 fn each_verdict_has_a_section() {
     let page = read("docs/operate/diagnose.md");
-    for verdict in verdict_descriptions() {
+    let runbooks = read("src/admin/runbooks.html");
+    for verdict in diagnosis_rules() {
         let name = verdict.name;
         assert!(page.contains(&format!("\n### {name}\n")), "{name}");
+        let anchor = format!("<h3 id=\"{name}\">");
+        assert!(runbooks.contains(&anchor), "{name}");
     }
 }

@@ -126,7 +126,7 @@ async fn a_working_backend_survives_its_failing_page() {
 }
 
 #[tokio::test]
-async fn a_restart_without_a_page_returns() {
+async fn a_restarted_backend_without_a_page_is_up() {
     let (fake, gateway) = start().await;
     fake.set_healthy(false);
     fake.set_metrics(Some(answer("404 Not Found")));
@@ -195,7 +195,7 @@ async fn a_request_stays_at_a_seemingly_stuck_engine() {
 }
 
 #[tokio::test]
-async fn a_503_outside_health_checks_is_down() {
+async fn a_backend_that_answers_503_is_down() {
     let (fake, gateway) = start().await;
     fake.set_metrics(Some(answer("503 Service Unavailable")));
     for _ in 0..SCRAPE_COUNT {

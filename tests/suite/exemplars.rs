@@ -112,7 +112,7 @@ async fn buckets_of_sampled_requests_have_their_trace() {
 }
 
 #[tokio::test]
-async fn objectives_are_bounds_that_count_once() {
+async fn objectives_become_bounds_and_requests_count_once() {
     let (_fake, gateway) = start("ttft < 1234ms and itl_p95 < 33ms for 99.5 %").await;
     stream(&gateway, SAMPLED_TRACE_ID, "00").await;
     gateway.post(CHAT, r#"{"model":"tiny""#).await;

@@ -121,7 +121,7 @@ async fn a_clients_mistake_is_not_retried() {
 }
 
 #[tokio::test]
-async fn if_all_are_busy_the_last_error_counts() {
+async fn if_all_are_busy_clients_get_the_error() {
     let busy = r#"{"error":{"message":"The engine is currently busy","code":503}}"#;
     let backend = || ScriptedBackend::answering(json("503 Service Unavailable", busy));
     let fakes = [backend().await, backend().await];
@@ -141,7 +141,7 @@ async fn if_all_are_busy_the_last_error_counts() {
 }
 
 #[tokio::test]
-async fn after_two_crashes_there_is_no_third() {
+async fn after_two_crashes_there_is_no_third_attempt() {
     let mut fakes = Vec::new();
     for _ in 0..3 {
         fakes.push(ScriptedBackend::start(|_| vec![Step::Close]).await);
@@ -305,7 +305,7 @@ async fn an_error_event_marks_a_truncated_stream() {
 /// In the first case the backend sends a comment before its first output. In the others the gateway sends
 /// comments, before the first output or after it.
 #[tokio::test]
-async fn comments_are_forwarded_and_no_output() {
+async fn comments_are_forwarded_and_count_as_no_output() {
     let cases: [(&[&str], Setup, usize, u64); 3] = [
         (&[COMMENT], Setup::default(), 1, 1),
         (&[], with_keep_alive(), 1, 0),
@@ -346,7 +346,7 @@ async fn own_comments_respect_a_content_length() {
     let [begun, rest] = stream_with_length();
     let steps = [Step::Send(begun), Step::Wait, Step::Send(rest)];
     let (fake, gateway) = gateway_following_with(with_keep_alive(), steps).await;
-    // The stream over HTTP/1.1.
+    // The client uses HTTP/1.1.
     let answer = gateway
         .post_and_release(CHAT, ASK_STREAM, COMMENT, || fake.go())
         .await;
@@ -363,7 +363,7 @@ async fn own_comments_respect_a_content_length() {
         "{}",
         text(&bytes)
     );
-    // The stream over HTTP/2.
+    // The client uses HTTP/2.
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let mut answer = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;
     assert!(!answer.headers().contains_key("content-length"));

@@ -19,7 +19,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// Timeout of every wait.
 const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 
 async fn until<T>(description: &str, wanted: impl Future<Output = T>) -> T {
@@ -219,7 +218,7 @@ async fn an_idle_connection_gives_way_to_another_backend() {
 }
 
 #[tokio::test]
-async fn the_admin_listener_closes_the_oldest_idle() {
+async fn the_admin_listener_closes_the_oldest_idle_connection() {
     let limits = ServerLimits {
         max_admin_connections: 2,
         ..ServerLimits::default()

@@ -133,7 +133,6 @@ async fn endpoint_slices_are_listed_and_watched() {
     assert_eq!(updates.ports().await, [0; 0], "no pods, no backends");
 }
 
-/// The version of the API of an `InferencePool`.
 const POOL_API: &str = "inference.networking.k8s.io/v1";
 
 /// Builds a pod of an `InferencePool`, as the API server describes it.

@@ -209,7 +209,6 @@ async fn unreachable_publishers_do_not_affect_requests() {
     );
 }
 
-/// The metrics page of an engine with a prefix cache.
 const PREFIX_CACHE_PAGE: &str = "vllm:num_requests_running{engine=\"0\"} 0.0\n\
     vllm:num_requests_waiting{engine=\"0\"} 0.0\n\
     vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n\

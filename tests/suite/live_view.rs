@@ -236,7 +236,7 @@ async fn no_foreign_page_can_drain_a_backend() {
 }
 
 #[tokio::test]
-async fn browsers_get_a_page_and_others_paths() {
+async fn browsers_get_a_page_and_programs_get_paths() {
     let (_fake, gateway) = gateway_answering(answer()).await;
     let list = gateway.admin("/").await;
     assert!(

@@ -1,5 +1,5 @@
-//! Backends that answer requests and no probes, and backends that are down while requests and streams wait
-//! for them.
+//! Backends that answer requests but no health checks, and backends that are down while requests and streams
+//! wait for them.
 
 use crate::support::scripted_backend::{
     FINISH, Page, ROLE, ScriptedBackend, Step, WHOLE_STREAM, WORD, begin, json, paused, stream_of,
@@ -22,7 +22,7 @@ fn health(gateway: &Running) -> Health {
     gateway.pool.backends()[0].health.state().health
 }
 
-/// Makes the backend leave these paths without an answer.
+/// Makes the backend leave requests for these paths unanswered.
 fn silence(fake: &ScriptedBackend, paths: &[&'static str]) {
     for path in paths {
         fake.set_raw_page(path, Page::Drip(Vec::new()));
@@ -53,7 +53,7 @@ async fn the_last_backend_serves_without_probes() {
 }
 
 #[tokio::test]
-async fn late_health_checks_take_nothing_away() {
+async fn late_health_checks_take_no_backend_away() {
     let pages = [
         ("late", Page::Drip(Vec::new()), 5),
         ("404", Page::Whole(json("404 Not Found", "")), 20),

@@ -1,4 +1,4 @@
-//! The integration tests. They are one program, because linking many programs would take long.
+//! The integration tests. They are one program, because linking many programs takes long.
 
 #![cfg(feature = "tools")]
 #![expect(
@@ -12,7 +12,7 @@
 #[path = "support/waiting.rs"]
 mod waiting;
 
-/// A file of tests in the folder of an option.
+/// Declares a file of tests in the folder of an option.
 macro_rules! tests_of_option {
     ($name:ident, $path:literal) => {
         #[path = $path]

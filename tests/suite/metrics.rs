@@ -1,5 +1,5 @@
-//! The metrics page. Its names are valid, Prometheus can parse it, it has every time series from the start,
-//! and clients cannot create further ones.
+//! The metrics page. Its names are valid, Prometheus can parse it, it has every time series from the start, and
+//! clients cannot create more.
 
 use crate::documentation::read;
 use crate::support::scripted_backend::{FINISH, ROLE, USAGE, WORD, json, stream_of};
@@ -7,7 +7,7 @@ use crate::support::test_gateway::{CHAT, Running, Setup, gateway_answering, star
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
-use tokenweir::app::options::metric_rows;
+use tokenweir::app::metrics::metric_rows;
 use tokenweir_canary::CanaryRequests;
 use tokenweir_gateway::metric::{KnownLabelValues, MetricDescriptor, MetricLabel};
 use tokenweir_gateway::telemetry::metrics_registry::{MetricDetail, MetricsLevel};
@@ -60,7 +60,6 @@ pub(crate) fn value(page: &str, series: &str) -> f64 {
     sample.unwrap().1
 }
 
-/// Asserts that a time series on a metrics page has this value.
 pub(crate) fn assert_value(page: &str, series: &str, expected: f64) {
     let found = value(page, series);
     assert!(
@@ -70,7 +69,6 @@ pub(crate) fn assert_value(page: &str, series: &str, expected: f64) {
 }
 
 impl Running {
-    /// Asserts that a time series on the metrics page has this value.
     pub(crate) async fn assert_value(&self, series: &str, expected: f64) {
         assert_value(&self.admin("/metrics").await, series, expected);
     }
@@ -291,7 +289,7 @@ async fn counters_and_gauges_exist_from_the_start() {
             || ["tokenweir_live_sessions", "tokenweir_fitting_sessions", "tokenweir_held_requests"].contains(&row.name)
             // No model is split by default.
             || has("split_model")
-            // These options do nothing by default.
+            // These options are off by default.
             || CanaryRequests::ROWS.iter().chain(SleepMode::ROWS).any(|idle| idle.name == row.name)
             // The gateway shows this counter only if the metrics page of the engine has it.
             || row.name == "tokenweir_backend_preemptions_total"

@@ -29,7 +29,7 @@ fn chat() -> ModelConfig {
     }
 }
 
-/// A backend of each version, and a gateway. The backend of `new` gives this answer.
+/// Starts a backend for each version, and a gateway. The backend of `new` gives this answer.
 async fn start(new_answer: Vec<u8>) -> (ScriptedBackend, ScriptedBackend, Running) {
     let old = ScriptedBackend::answering(json("200 OK", ANSWER)).await;
     old.set_models(&["old"]);
@@ -158,6 +158,46 @@ async fn a_removal_is_a_verdict() {
         diagnosis.contains("new of chat: empty answers 100 %"),
         "{diagnosis}"
     );
+}
+
+/// While a reload waits for a new backend, requests find the models of before and their splits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_changes_models_and_splits_together() {
+    let backend = ScriptedBackend::answering(json("200 OK", ANSWER)).await;
+    backend.set_models(&["old", "new"]);
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = silent.local_addr().unwrap();
+    let config = folder("together").join("gateway.yaml");
+    let write = |entry: &str| {
+        let text = format!(
+            "listen: 127.0.0.1:0\nbackends: [{{ url: 'http://{}' }}, {{ url: 'http://{silent}' }}]\n\
+             models: [{{ name: chat, {entry} }}]\n",
+            backend.addr
+        );
+        fs::write(&config, text).unwrap();
+    };
+    let alias = "served_as: old";
+    write(alias);
+    let gateway = GatewayProcess::start(&config).await;
+    let split = "split: [{ model: old, weight: 1 }, { model: new, weight: 1 }]";
+    for entry in [split, alias] {
+        write(entry);
+        let reload = gateway.reload();
+        let requests = async {
+            loop {
+                let request = post(CHAT, r#"{"model":"chat","messages":[]}"#);
+                read_rest(send_to(gateway.clients(), request).await).await;
+            }
+        };
+        tokio::select! {
+            answer = reload => assert!(answer.starts_with("HTTP/1.1 200"), "{answer}"),
+            () = requests => {}
+        }
+    }
+    let seen = backend.seen();
+    let is_renamed = |seen: &Seen| !String::from_utf8_lossy(&seen.body).contains("chat");
+    assert!(seen.iter().all(is_renamed), "{}", seen.len());
+    assert!(seen.len() > 10);
 }
 
 #[tokio::test]

@@ -17,7 +17,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const COUNT: usize = 2_000;
-/// Number of concurrent connections.
 const CONCURRENT_CONNECTIONS: usize = 32;
 /// After this number of mutated requests, another client sends a valid request.
 const VALID_CLIENT_INTERVAL: usize = 20;
@@ -71,7 +70,6 @@ async fn no_mutation_mixes_responses() {
     assert!(gateway.pool.is_ready(), "no backend was marked down");
 }
 
-/// The number of requests with each result.
 #[derive(Debug, Default)]
 struct Tally {
     /// Number of valid requests that followed a mutated one on its connection and were served.

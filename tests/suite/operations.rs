@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tokenweir::app::options::metric_rows;
+use tokenweir::app::metrics::metric_rows;
+use tokenweir::app::options::diagnosis_rules;
 use tokenweir::commands::generate::run::{default_surroundings, metrics, tables};
 use tokenweir::config::{Config, LoadedConfig, Overrides};
-use tokenweir_diagnose::verdict_descriptions;
 use tokenweir_gateway::metric::{KnownLabelValues, MetricLabel};
 use tokenweir_operations::{Artifact, DeploymentEndpoints};
 use tokenweir_protocol::metric_kind::MetricKind;
@@ -48,7 +48,6 @@ fn composed(profile: &str) -> LoadedConfig {
     Config::load(Some(&file), Overrides::default()).unwrap()
 }
 
-/// The rules in a file of Prometheus.
 fn rules(file: &str) -> Vec<Value> {
     let file: Value = serde_saphyr::from_str(&read(&format!("config/prometheus/{file}"))).unwrap();
     let groups = file["groups"].as_array().unwrap().iter();
@@ -265,7 +264,7 @@ fn compose_endpoints() -> DeploymentEndpoints {
 fn committed_files_equal_the_generated_ones() {
     let around = compose_endpoints();
     let mut stale = Vec::new();
-    // The repository has no copies of the schema and the catalogue: other programs get them from this one.
+    // The repository has no copies of the schema and the catalogue: other programs get both from this program.
     for artifact in Artifact::ALL
         .into_iter()
         .filter(|artifact| ![Artifact::Schema, Artifact::Metrics].contains(artifact))
@@ -307,7 +306,7 @@ fn alerts_have_unique_names_and_inhibit_existing_alerts() {
     let alerts = alerts();
     let names: BTreeSet<&str> = alerts.iter().map(|alert| text(alert, "alert")).collect();
     assert_eq!(names.len(), alerts.len());
-    let is_verdict = |name: &str| verdict_descriptions().any(|verdict| verdict.name == name);
+    let is_verdict = |name: &str| diagnosis_rules().any(|verdict| verdict.name == name);
     let alertmanager = read("config/alertmanager/alertmanager.yml");
     let alertmanager: Value = serde_saphyr::from_str(&alertmanager).unwrap();
     for rule in alertmanager["inhibit_rules"].as_array().unwrap() {
@@ -340,7 +339,7 @@ fn each_alert_links_to_its_runbook() {
         assert!(page.contains(&section), "{section}");
         let link = text(&alert["annotations"], "runbook_url");
         let (_, anchor) = link.split_once("http://127.0.0.1:9090/runbooks#").unwrap();
-        let mut verdicts = verdict_descriptions();
+        let mut verdicts = diagnosis_rules();
         if let Some(verdict) = verdicts.find(|verdict| verdict.name == anchor) {
             assert_eq!(text(&alert["annotations"], "description"), verdict.meaning);
             assert!(
@@ -371,7 +370,7 @@ fn queries_have_the_labels_of_the_program() {
             .unwrap();
         text(&alert, "expr").to_owned()
     };
-    let paging = verdict_descriptions().filter(|verdict| verdict.pages);
+    let paging = diagnosis_rules().filter(|verdict| verdict.pages);
     let paging: Vec<&str> = paging.map(|verdict| verdict.name).collect();
     let critical = format!("verdict=~\"{}\"", paging.join("|"));
     assert!(

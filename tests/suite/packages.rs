@@ -66,7 +66,6 @@ fn charts_images_and_packages_have_one_version() {
     );
 }
 
-/// The configuration sections of a reload class.
 fn sections(class: ReloadClass) -> BTreeSet<String> {
     let sections = Config::reload_classes()
         .into_iter()

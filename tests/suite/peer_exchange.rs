@@ -25,7 +25,6 @@ pub(crate) struct Bus {
 
 /// Two gateway processes in front of the same backends.
 struct Gateways {
-    /// For each gateway, its client port and its process.
     processes: [(Port, GatewayProcess); 2],
     backends: Vec<SocketAddr>,
 }
@@ -133,7 +132,7 @@ impl Pair {
         Self::start_with(name, "").await
     }
 
-    /// Starts them with further lines of their configuration.
+    /// Starts both gateways with additional lines of configuration.
     async fn start_with(name: &str, settings: &str) -> Option<Self> {
         let bus = Bus::start().await?;
         let exchange = format!(

@@ -322,7 +322,7 @@ async fn a_backend_that_keeps_nothing_gets_no_legs() {
 }
 
 #[tokio::test]
-async fn without_blocks_the_decode_backend_computes() {
+async fn without_blocks_the_decode_backend_computes_the_prompt() {
     let blocks = Arc::<Blocks>::default();
     let prefill = blocks.engine(healthy).await;
     let fault = |kind: &str| (kind == "decode").then(|| error("500 Internal Server Error"));
@@ -437,7 +437,7 @@ async fn a_disconnect_ends_the_leg() {
 }
 
 #[tokio::test]
-async fn a_prefill_backend_serves_only_alone() {
+async fn a_prefill_backend_serves_requests_only_if_alone() {
     let blocks = Arc::<Blocks>::default();
     let (prefill, decode) = (blocks.engine(healthy).await, blocks.engine(healthy).await);
     let gateway = start(&[&prefill, &decode], &[Role::Prefill, Role::Decode]).await;

@@ -176,7 +176,6 @@ fn is_text(value: &Value) -> bool {
     value.as_str().is_some_and(|text| !text.is_empty())
 }
 
-/// Returns the delta of each choice in a chat event.
 fn chat_deltas(event: &[u8]) -> Vec<Value> {
     let text = String::from_utf8_lossy(event);
     let data = text

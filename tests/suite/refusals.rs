@@ -328,7 +328,7 @@ async fn a_refused_backend_key_is_the_backends_failure() {
 }
 
 #[tokio::test]
-async fn without_retries_a_refusal_stays() {
+async fn without_retries_the_client_gets_the_refusal() {
     let fakes = [
         refusing("401 No", "{}").await,
         refusing("401 No", "{}").await,

@@ -201,7 +201,7 @@ pub(crate) async fn fleet(gateway: &GatewayProcess) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_of_the_backends_file_lose_nothing() {
+async fn changes_of_the_backends_file_lose_no_request() {
     let (port, backends, folder) = (Port::reserve(), start_backends(3).await, folder("found"));
     let (file, list) = (folder.join("gateway.yaml"), folder.join("backends.yaml"));
     let write = |backends: &[SocketAddr]| {
@@ -270,7 +270,7 @@ async fn discovered_backends_stay_until_new_answers() {
 /// After the first signal, the gateway waits for open requests and logs the signal. After the second one, it
 /// ends without waiting.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_ends_at_once() {
+async fn a_second_signal_ends_the_process_at_once() {
     let (port, backends) = (Port::reserve(), start_backends(1).await);
     let file = folder("twice").join("gateway.yaml");
     port.configure(
@@ -288,7 +288,7 @@ async fn a_second_signal_ends_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sigusr1_rotates_and_sigquit_ends() {
+async fn sigusr1_rotates_files_and_sigquit_ends_processes() {
     let (port, backends) = (Port::reserve(), start_backends(1).await);
     let folder = folder("signals");
     let log = folder.join("payloads.jsonl");

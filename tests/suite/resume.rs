@@ -497,7 +497,7 @@ async fn waiting_repetitions_hold_no_bodies() {
     for _ in 0..9 {
         clients.push(gateway.send(&request).await);
     }
-    // One of nine is refused when the other eight have sent their bodies and wait.
+    // Of nine repetitions, one is refused while the other eight have sent their bodies and wait.
     let refused = "tokenweir_requests_rejected_total{reason=\"idempotency_key\"} 1\n";
     wait_until!(gateway.admin("/metrics").await.contains(refused));
     assert!(gateway.body_memory.used_bytes() < 2 * long.len());

@@ -9,7 +9,6 @@ use serde_json::Value;
 use std::time::Instant;
 use tokenweir_gateway::backend::{BackendState, Health};
 
-/// Returns the state of the only backend of the gateway.
 fn state(gateway: &Running) -> std::sync::Arc<BackendState> {
     gateway.pool.backends()[0].health.state()
 }

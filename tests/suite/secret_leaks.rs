@@ -153,7 +153,6 @@ async fn send_all_requests(program: &Program) -> Vec<Vec<u8>> {
     got
 }
 
-/// Returns the names of all secrets that a text contains.
 fn leaked(text: &[u8]) -> BTreeSet<String> {
     let text = String::from_utf8_lossy(text);
     let names = text.split(secret_responses::SECRET_PREFIX).skip(1);

@@ -1,8 +1,8 @@
-//! Admission by live sessions over real sockets: which requests wait while the KV caches are full of sessions in
-//! progress, and that no state remains.
+//! Admission by live sessions over real sockets: which requests wait while sessions in progress fill the KV
+//! caches, and that no state remains afterwards.
 
-use crate::admission::{NO_SECOND_SCRAPE, assert_no_state_left, assert_shed, held, until_waiting};
-use crate::support::scripted_backend::{Page, ScriptedBackend};
+use crate::admission::{NO_SECOND_SCRAPE, assert_no_state_left, assert_shed, until_waiting};
+use crate::support::scripted_backend::{Page, ScriptedBackend, Step, json};
 use crate::support::test_gateway::{
     CHAT, Running, Setup, admission_settings, post, read_rest, start_with, status,
 };
@@ -18,12 +18,19 @@ const SMALL_CACHE: &str = "vllm:num_requests_running 0.0\nvllm:num_requests_wait
                            vllm:kv_cache_usage_perc 0.1\n\
                            vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\"} 1.0\n";
 
+/// A response whose prompt was not in a cache.
+const EVICTED: &str = r#"{"usage":{"prompt_tokens":1000,"completion_tokens":1,
+                          "prompt_tokens_details":{"cached_tokens":0}}}"#;
+/// Number of turns that show evictions.
+const EVICTED_TURNS: usize = 30;
+
 async fn gateway(metrics: &str, admission: AdmissionConfig) -> (ScriptedBackend, Running) {
     gateway_with(metrics, admission_settings(&admission)).await
 }
 
 async fn gateway_with(metrics: &str, admission: AdmissionSettings) -> (ScriptedBackend, Running) {
-    let fake = held().await;
+    let steps = [Step::Wait, Step::Send(json("200 OK", EVICTED))];
+    let fake = ScriptedBackend::following(steps).await;
     fake.set_metrics(Some(Page::of(metrics)));
     let setup = Setup {
         admission: Some(admission),
@@ -35,6 +42,13 @@ async fn gateway_with(metrics: &str, admission: AdmissionSettings) -> (ScriptedB
         ..Setup::default()
     };
     let gateway = start_with(&[fake.addr], setup).await;
+    for turn in 0..EVICTED_TURNS {
+        let client = send(&gateway, "evicted", turn).await;
+        fake.until_received(turn + 1).await;
+        fake.go();
+        served(&gateway, client).await;
+    }
+    fake.take_received();
     (fake, gateway)
 }
 
@@ -63,10 +77,12 @@ async fn new_sessions_wait_and_turns_pass() {
     fake.until_received(1).await;
     let second = send(&gateway, "second", 0).await;
     until_waiting(&gateway, 1).await;
+    wait_until!(gateway.document("/status").await["sessions"]["live_sessions"] == 1);
     let sessions = &gateway.document("/status").await["sessions"];
+    let fitting = &sessions["fitting_sessions"];
     assert_eq!(
         sessions["summary"],
-        "0 of 2 sessions fit into the KV caches"
+        format!("{fitting} of 2 sessions fit into the KV caches")
     );
     let live = gateway.document("/streams").await;
     assert_eq!(live["held_because"], sessions["summary"]);
@@ -87,7 +103,7 @@ async fn new_sessions_wait_and_turns_pass() {
     gateway
         .assert_value(
             "tokenweir_session_turns_total{reason=\"live_session\"}",
-            1.0,
+            EVICTED_TURNS as f64,
         )
         .await;
     assert_no_state_left(&gateway).await;

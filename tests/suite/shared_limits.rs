@@ -1,5 +1,5 @@
-//! Limits of tenants over gateways, over their restarts and over those of a real Redis server. Without
-//! `redis-server`, the tests with gateways are skipped with a note.
+//! Limits of tenants that several gateways share, across restarts of the gateways and of a real Redis server.
+//! Without `redis-server`, the tests with gateways are skipped with a note.
 
 use crate::peer_exchange::{Bus, KEY, PASSWORD};
 use crate::restart::{Port, listed, model, start_backends};
@@ -44,7 +44,7 @@ fn header(response: &str, name: &str) -> u64 {
 }
 
 async fn until_store_is(gateway: &GatewayProcess, state: &str) {
-    // The page has no state before the first look at the server.
+    // The page has no state before the gateway first reaches the server.
     let line = format!("tokenweir_limit_store_state{{state=\"{state}\"}} 1\n");
     wait_until!(gateway.get("/metrics").await.contains(&line));
 }
@@ -55,7 +55,7 @@ async fn gateways_share_a_limit_that_no_restart_renews() {
         return;
     };
     let key = ExchangeKey::new(KEY.as_bytes()).unwrap();
-    // As if the server had its data for long.
+    // This makes the server appear to have had its data for a long time.
     bus.command(&["SET", &key.store_key(&["has data since"]), "1"])
         .await;
     let settings = listed(&start_backends(1).await)

@@ -86,7 +86,7 @@ async fn incomplete_headers_close_after_the_timeout() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_is_closed_when_unused() {
+async fn a_connection_is_closed_only_when_idle() {
     let (fake, gateway) = waiting_with_short_idle_timeout().await;
     let request = post(CHAT, ASK_STREAM).replace("connection: close\r\n", "");
     let mut stream = gateway.send(request).await;
@@ -103,7 +103,7 @@ async fn an_idle_connection_is_closed_when_unused() {
 }
 
 #[tokio::test]
-async fn an_idle_http2_connection_is_closed_when_unused() {
+async fn an_http2_connection_is_closed_only_when_idle() {
     let (fake, gateway) = waiting_with_short_idle_timeout().await;
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let response = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;

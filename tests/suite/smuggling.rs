@@ -118,7 +118,7 @@ async fn judge(gateway: &Running, fake: &ScriptedBackend, case: &Case) {
 }
 
 #[tokio::test]
-async fn an_ambiguous_request_is_rejected_or_one() {
+async fn ambiguous_requests_are_rejected_or_count_as_one() {
     let (fake, gateway) = echo_gateway().await;
     let cases = requests::all();
     for case in &cases {
@@ -140,7 +140,7 @@ async fn an_ambiguous_request_is_rejected_or_one() {
 
 /// Each test case follows a valid request on the same connection.
 #[tokio::test]
-async fn a_pipelined_request_is_checked_alike() {
+async fn a_pipelined_request_is_checked_equally() {
     let (fake, gateway) = echo_gateway().await;
     let (first, expected) = victim("first");
     let first = first.replace("connection: close\r\n", "");

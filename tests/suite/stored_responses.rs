@@ -220,7 +220,7 @@ async fn another_tenants_response_is_not_found() {
 }
 
 #[tokio::test]
-async fn a_permission_opens_unknown_tenants_only() {
+async fn the_permission_opens_only_responses_of_unknown_tenants() {
     let fake = storing("resp_1").await;
     let access = two_tenants(vec![Permission::StoredResponses]);
     let gateway = start_with(

@@ -2,6 +2,7 @@
 
 use crate::support::certificates::{Authority, Files, Pair, client, connect, start_tls_terminator};
 use crate::support::http2_client;
+use crate::support::process::GatewayProcess;
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, USAGE, WORD, paused, stream_of,
 };
@@ -365,6 +366,31 @@ async fn an_untrusted_backend_gets_no_request() {
         assert!(page.contains(reason), "{reason}: {page}");
         assert!(fake.seen().is_empty() && fake.looks() == [0, 0], "{reason}");
     }
+}
+
+/// The first health check of a new backend already trusts the authority of the backend.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reloaded_backend_is_trusted_at_once() {
+    let files = Files::new("reloaded");
+    let authority = Authority::new();
+    let fake = ScriptedBackend::answering(stream_of(EVENTS)).await;
+    let pair = authority.signs("127.0.0.1", 2040);
+    let backend = start_tls_terminator(fake.addr, &pair, None, &[]).await;
+    let ca = files.write("ca.pem", &authority.pem());
+    let write = |entry: &str| {
+        let text = format!("listen: 127.0.0.1:0\nbackends: [{{ {entry} }}]\n");
+        files.write("gateway.yaml", &text)
+    };
+    let config = write(&format!("url: 'http://{}'", fake.addr));
+    let gateway = GatewayProcess::start(&config).await;
+    write(&format!(
+        "url: 'https://{backend}', tls: {{ ca: '{}' }}",
+        ca.display()
+    ));
+    let answer = gateway.reload().await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(!gateway.log().contains("backend is down"));
+    wait_until!(gateway.log().matches("backend is up").count() == 2);
 }
 
 #[tokio::test]

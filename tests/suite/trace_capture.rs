@@ -144,7 +144,7 @@ async fn a_capture_has_counts_order_and_prefixes() {
 }
 
 #[tokio::test]
-async fn requests_are_in_the_order_of_ends() {
+async fn captured_requests_have_the_order_of_their_ends() {
     let file = file("order");
     let fleet = capturing(&file).await;
     let mut first = fleet

@@ -41,7 +41,7 @@ async fn strict(fakes: &[&ScriptedBackend]) -> Running {
 }
 
 #[tokio::test]
-async fn empty_errors_and_end_spaces_are_no_failure() {
+async fn empty_errors_and_trailing_spaces_are_no_failure() {
     for error in ["null", "{}", "\"\"", "false"] {
         let with_error = |event: &str| event.replacen('{', &format!("{{\"error\":{error},"), 1);
         let events = [with_error(ROLE), with_error(WORD), with_error(FINISH)].map(|it| chunk(&it));
@@ -171,7 +171,7 @@ fn unknown_outputs() -> Vec<(&'static str, String, String)> {
     ] {
         cases.push((MESSAGES, message_start(), typed(kind, rest)));
     }
-    // The name of a field in this line is not one that the standard of server-sent events defines.
+    // The standard of server-sent events does not define the field name in this line.
     cases.push((CHAT, role(), "{\"text\":\"UklG\"}\n".into()));
     for unknown in [
         "UklG",

@@ -353,7 +353,7 @@ async fn websocket_bytes_pass_until_the_backend_closes() {
 }
 
 #[tokio::test]
-async fn a_clients_close_closes_the_backends() {
+async fn a_clients_close_reaches_the_backend() {
     let (mut backend, gateway) = start(Setup::default()).await;
     let mut client = open(&gateway, "").await;
     exchange(&mut client, b"x").await;

@@ -1,5 +1,5 @@
-//! Files of version 0.1 are valid after `tokenweir check --upgrade`. `tests/earlier/0.1` has the configurations, rules and
-//! dashboards that 0.1 shipped.
+//! Tests that files of version 0.1 are valid after `tokenweir check --upgrade`. `tests/earlier/0.1` has the
+//! configurations, rules and dashboards that 0.1 shipped.
 
 use crate::documentation::read;
 use crate::support::process::{self, Ended};

@@ -172,7 +172,7 @@ async fn unknown_servers_get_unchanged_requests() {
 }
 
 #[tokio::test]
-async fn unreadable_streams_end_the_requests() {
+async fn unreadable_streams_end_the_requests_for_usage() {
     let labels = [
         "x-no-type: 1",
         "content-type: text/plain",

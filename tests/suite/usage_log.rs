@@ -1,5 +1,5 @@
-//! The usage log of the real program: each request has one record, also if the process is killed, and a receiver
-//! that was away gets each event.
+//! The usage log of the real program: each request has one record even if the process is killed, and a receiver
+//! that was unreachable still gets every event.
 
 use crate::metrics::sum;
 use crate::restart::{Port, listed, model, start_backends};
@@ -23,10 +23,11 @@ use tokio::task::JoinSet;
 /// Output tokens of each request.
 const TOKENS: u64 = 12;
 const CLIENTS: usize = 4;
-/// A request whose response was complete for this time before the process was killed must have a record.
+/// Time for which a response must have been complete before the process was killed, so that its request must
+/// have a record.
 const SURELY_WRITTEN: Duration = Duration::from_millis(500);
 
-/// Clients that send requests, and what they know about them.
+/// Clients that send requests, and the results that they observed.
 struct Clients {
     tasks: JoinSet<()>,
     state: Arc<ClientState>,
@@ -253,7 +254,7 @@ async fn a_killed_gateway_loses_only_open_requests() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receiver_that_was_away_gets_each_event() {
+async fn an_unreachable_receiver_later_gets_each_event() {
     let is_away = Arc::new(AtomicBool::new(true));
     let away = is_away.clone();
     let receiver = ScriptedBackend::start(move |_| {

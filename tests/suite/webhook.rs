@@ -1,6 +1,6 @@
 //! Webhooks: the gateway sends a message when a verdict of the diagnosis begins and when it ends. It repeats
-//! each message until the webhook accepts it or the limit of attempts is reached. Each message uses the
-//! secrets of the configuration. A webhook that does not respond delays no other one.
+//! each message until the webhook accepts it or the limit of attempts is reached. Each request uses the secrets
+//! of the configuration. A webhook that does not respond delays no other one.
 
 use crate::support::process::{GatewayProcess, folder};
 use crate::support::scripted_backend::{
@@ -65,22 +65,27 @@ impl ScriptedWebhook {
     }
 }
 
-fn notifier(addresses: &[SocketAddr], max_requests: u32) -> WebhookNotifier {
+fn settings(addresses: &[SocketAddr], retries: RetryTimes) -> WebhookSettings {
     let endpoint = |addr: &SocketAddr| Receiver {
         address: BackendAddress::parse(&addr.to_string()).unwrap(),
         path: "/hook/secret".parse().unwrap(),
         authorization: None,
     };
-    let notifier = WebhookNotifier::default();
-    notifier.configure(WebhookSettings {
+    WebhookSettings {
         endpoints: addresses.iter().map(endpoint).collect(),
         gateway: "gateway-0:9090".to_owned(),
         runbooks: "http://gateway:9090/runbooks".to_owned(),
-        retries: RetryTimes {
-            max_requests,
-            first_pause: Duration::from_millis(1),
-        },
-    });
+        retries,
+    }
+}
+
+fn notifier(addresses: &[SocketAddr], max_requests: u32) -> WebhookNotifier {
+    let notifier = WebhookNotifier::default();
+    let retries = RetryTimes {
+        max_requests,
+        first_pause: Duration::from_millis(1),
+    };
+    notifier.configure(settings(addresses, retries));
     notifier
 }
 
@@ -102,7 +107,7 @@ fn begin(notifier: &WebhookNotifier, start: Instant) {
 }
 
 #[tokio::test]
-async fn begin_and_end_give_one_message_each() {
+async fn start_and_end_give_one_message_each() {
     let mut webhook = ScriptedWebhook::start().await;
     let (notifier, start) = (notifier(&[webhook.server.addr], 3), Instant::now());
     begin(&notifier, start);
@@ -175,6 +180,30 @@ async fn a_failed_message_delays_no_other_webhook() {
         "the begin was dropped"
     );
     wait_until!(notifier.status()[1].error.is_none());
+}
+
+#[tokio::test]
+async fn a_reload_loses_no_message() {
+    let mut webhook = ScriptedWebhook::start().await;
+    webhook.is_failing.store(true, Ordering::Relaxed);
+    let notifier = WebhookNotifier::default();
+    let retries = RetryTimes {
+        max_requests: 3,
+        first_pause: Duration::from_hours(1),
+    };
+    let mut settings = settings(&[webhook.server.addr], retries);
+    notifier.configure(settings.clone());
+    begin(&notifier, Instant::now());
+    let message = webhook.next().await;
+    wait_until!(notifier.status()[0].error.is_some());
+    webhook.is_failing.store(false, Ordering::Relaxed);
+    // A reload that does not concern the webhook does not send the message sooner.
+    notifier.configure(settings.clone());
+    settings.endpoints[0].authorization = Some("Bearer new".parse().unwrap());
+    notifier.configure(settings);
+    assert_eq!(webhook.next().await, message);
+    wait_until!(notifier.status()[0].ok == 1);
+    webhook.assert_no_more_messages();
 }
 
 #[tokio::test]

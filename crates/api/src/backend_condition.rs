@@ -21,9 +21,10 @@ named_enum! {
         DrainHarms = "drain_harms",
         /// The TTFT of the backend is far above the TTFT of the other backends.
         Slow = "slow",
-        /// Routing avoids the backend because it is slower than the other backends.
+        /// Routing avoids the backend because it is slower than the others, or an earlier verdict cannot be
+        /// checked again because the backend gets no requests.
         Avoided = "avoided",
-        /// Streams of the backend are stalled.
+        /// Streams of the backend are stalled, or its oldest request is overdue.
         Stalled = "stalled",
         /// A verdict of the severity `warning` holds at the backend.
         Warning = "warning",

@@ -6,9 +6,9 @@ use std::ops::Deref;
 use tokenweir_diagnose::DrainSummary;
 
 document! {
-    /// The state of one backend.
+    /// The state of one backend, as the live page and `tokenweir status` show it.
     pub struct BackendSummary {
-        /// Name of the backend.
+        /// The configured name, or else host and port.
         name: String,
         /// Properties and state of the backend. `GET /status` shows them too.
         #[serde(flatten)]
@@ -32,8 +32,8 @@ document! {
         /// Number of attempts at the backend that were answered with a 4xx status, by status. Only requests that
         /// ended in the last minute count.
         client_errors: BTreeMap<u16, u64>,
-        /// Share of all attempts at the backend that were answered with a 4xx status, from 0 to 1. `None`:
-        /// there was no attempt.
+        /// Share of all attempts at the backend that were answered with a 4xx status, from 0 to 1. `None`: no
+        /// attempt.
         client_error_share: Option<f64>,
         /// Whether an operator must look at the backend, and the reason in one word.
         condition: BackendCondition,
@@ -45,7 +45,7 @@ document! {
 
     /// Properties and state of one backend. `GET /status` shows them too.
     pub struct BackendFacts {
-        /// URL of the backend.
+        /// URL of the backend, without the paths of requests.
         url: String,
         /// Health of the backend: `up`, `down`, `unknown` (no health check has completed yet) or
         /// `leaving` (removed from the pool, with open requests).
@@ -61,7 +61,7 @@ document! {
         /// Why the backend gets no new requests, if a health check failed or the engine sleeps. `None`: the backend
         /// gets requests, or `state` alone names the cause.
         reason: Option<String>,
-        /// Whether the backend is drained.
+        /// Whether an operator or the configuration has drained the backend.
         drained: bool,
         /// The drain of the backend: who began it, when, why, and when it ends. `None`: the backend is not drained.
         drain: Option<DrainSummary>,
@@ -71,10 +71,11 @@ document! {
         version: Option<String>,
         /// Front end of vLLM: `python` or `rust`. `None`: unknown, or the server is not vLLM.
         front_end: Option<String>,
-        /// Greatest sum of prompt and output tokens of a request, by base model. A model whose maximum is unknown
-        /// has no entry.
+        /// Maximum sum of prompt and output tokens of a request, by base model. A model whose maximum is
+        /// unknown has no entry.
         max_model_len: BTreeMap<String, u32>,
-        /// What the backend does not serve although other backends do: API paths, or `media` for media in prompts.
+        /// Features that the backend does not serve although other backends do: API paths, or `media` for media
+        /// in prompts.
         unserved: Vec<String>,
         /// Names of the models that the backend serves.
         models: Vec<String>,

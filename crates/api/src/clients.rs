@@ -30,7 +30,7 @@ document! {
 
 /// Maximum number of clients in the list.
 const MAX_RANKED: usize = 10;
-/// [`main_client`] names a client only from this share of the work on.
+/// Minimum share of the work from which [`main_client`] names a client.
 const MIN_NAMED_SHARE: f64 = 0.5;
 
 /// Returns the clients with the largest share in one kind of work (prompt tokens, open streams or

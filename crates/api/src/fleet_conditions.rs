@@ -19,7 +19,8 @@ const SLOW_EXCESS_SECONDS: f64 = 0.5;
 /// least this multiple of the usual TTFT.
 const OVERDUE_SECONDS: f64 = 3.0;
 const OVERDUE_RATIO: f64 = 10.0;
-/// A backend that refuses at least this share of its requests is at no standstill: it can need time to refuse.
+/// Minimum share of refused requests from which a backend is never at a standstill, because it may need time to
+/// refuse.
 const REFUSING_SHARE: f64 = 0.2;
 
 /// Sets the condition and the reason of each backend, from the summaries of all backends and the active
@@ -193,7 +194,7 @@ impl TtftsByModel {
         Self(models)
     }
 
-    /// The mean TTFTs of the backends that list the first model of this one first.
+    /// The mean TTFTs of the backends whose first listed model is the same as that of this backend.
     fn of_peers(&self, backend: &BackendSummary) -> Option<&Vec<f64>> {
         let model = backend.models.first().map_or("", String::as_str);
         self.0.get(model)
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_is_relative_to_backends_of_the_model() {
+    fn slowness_is_relative_to_backends_of_the_model() {
         let ok = BackendCondition::Ok;
         let mut fleet = [backend("a", 0.05), backend("b", 0.06), backend("c", 7.3)];
         assert_eq!(

@@ -32,7 +32,7 @@ named_enum! {
     }
 }
 
-/// The values from which the state of the gateway follows.
+/// The facts from which the state of the gateway is determined.
 #[derive(Debug, Clone, Default)]
 pub struct GatewayFacts<'a> {
     /// Whether the gateway shuts down.
@@ -75,9 +75,9 @@ impl GatewayState {
         matches!(self, Self::Ready | Self::Changed | Self::Degraded)
     }
 
-    /// Determines the state of the gateway from these values, and the reasons of a state other than `Ready`.
-    /// A verdict that asks for an action is a reason, except one about refusals or states of backends, which
-    /// count anyway. A gateway that is down has one reason, one that shuts down none.
+    /// Determines the state of the gateway from these values, and the reasons of a state other than `Ready`. A
+    /// verdict that asks for an action is a reason, unless it is about refusals or states of backends, which
+    /// are reasons themselves. The state `Down` has one reason, and `ShuttingDown` has none.
     pub fn from_facts(facts: &GatewayFacts<'_>) -> (Self, Vec<String>) {
         if facts.is_draining {
             return (Self::ShuttingDown, Vec::new());
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unavailable_backend_panic_or_verdict_degrades() {
+    fn unavailable_backends_panic_and_verdicts_degrade_the_gateway() {
         let verdict = |name: &'static str, scope, severity| Verdict {
             verdict: name.into(),
             scope,

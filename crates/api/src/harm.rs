@@ -26,7 +26,7 @@ pub enum HarmLevel {
 }
 
 named_enum! {
-    /// A kind of harm to a client.
+    /// The kind of harm that a client suffered.
     pub enum HarmKind {
         /// The backend failed, or the gateway shut down.
         Failed = "failed",
@@ -40,7 +40,7 @@ named_enum! {
         ClientTimeout = "client_timeout",
         /// The client disconnected while output was flowing.
         CutOff = "cut_off",
-        /// The request was refused with 429 or 503.
+        /// The gateway refused the request with 429 or 503.
         Refused = "refused",
         /// The request was answered with another 4xx status.
         Rejected = "rejected",
@@ -63,7 +63,7 @@ document! {
 
     /// The harm to clients in the last minute.
     pub struct Harm {
-        /// The share of failed requests.
+        /// The share of requests that failed because of a backend or a shutdown.
         failed: HarmShare,
         /// The share of answers that are not good, and the highest level of their kinds.
         answers: HarmShare,
@@ -72,20 +72,20 @@ document! {
         /// proxy in front of the engines, by the chat template or for `limits.body`. A critical level is exit code 1 of
         /// `tokenweir status`.
         unusable: HarmShare,
-        /// The share of empty answers.
+        /// The share of answers without text and without a tool call.
         empty: HarmShare,
         /// The share of answers whose text consists of replacement or control characters.
         damaged: HarmShare,
         /// The share of truncated answers. The level is at most `warning`, and `none` unless the share is significantly more
         /// than 5 %: a few clients without a limit of their own reach the end of the context.
         truncated: HarmShare,
-        /// The share of requests whose client disconnected while output was flowing. Only clients with keys count,
-        /// if they do this more often than usual. The level is at most `warning`, because the cause is in front of
-        /// the gateway.
+        /// The share of requests whose client disconnected while output was flowing. Only clients with keys
+        /// that do this more often than usual count. The level is at most `warning`, because the cause is in
+        /// front of the gateway.
         cut_off: HarmShare,
         /// The share of requests whose client gave up waiting.
         client_timeout: HarmShare,
-        /// The share of refused requests.
+        /// The share of requests that the gateway refused with 429 or 503.
         refused: HarmShare,
         /// The share of requests that a backend refused with 429.
         refused_by_backends: HarmShare,
@@ -127,25 +127,27 @@ pub const WARNING_SHARE: f64 = 0.02;
 /// 4xx statuses of the gateway that show no fault: the client did not send its whole request (408), or reached
 /// a limit that the operator set (429).
 const UNJUDGED_STATUSES: [u16; 2] = [408, 429];
-/// The reason of requests to paths that no API has. Scanners send them, so they are no requests of clients.
+/// The reason of requests to paths that no API has. Scanners send such requests, so they do not count as
+/// requests of clients.
 const SCANNED: &str = "not_found";
 const SCANNED_STATUS: u16 = 404;
 
-/// The reason of requests whose body exceeds `limits.body`. If many do, the limit is too low for the clients.
+/// The reason of requests whose body exceeds `limits.body`. If there are many, the limit is too low for the
+/// clients.
 const TOO_LARGE: &str = "body_too_large";
 
-/// Minimum number and share of repeats that are named.
+/// Minimum number of repeated requests, and then their minimum share, from which repeats are mentioned.
 const MIN_REPEATS: u64 = 5;
 const REPEATED_SHARE: f64 = 0.1;
 
 impl LastMinute {
-    /// The share of requests that repeat one that the same client had ended. `None`: it is small.
+    /// The share of requests that repeat an ended request of the same client. `None`: the share is small.
     pub fn repeated_share(&self) -> Option<f64> {
         let share = self.repeats as f64 / self.requests.max(1) as f64;
         (self.repeats >= MIN_REPEATS && share >= REPEATED_SHARE).then_some(share)
     }
 
-    /// The same minute without the requests of scanners.
+    /// The counts of the minute without the requests of scanners.
     pub fn without_scans(&self) -> Self {
         let mut minute = self.clone();
         let scans = minute
@@ -314,7 +316,7 @@ fn most<K: Display>(counts: &BTreeMap<K, u64>) -> String {
     })
 }
 
-/// That backends reject requests, and how.
+/// A text that backends reject requests, with the most frequent status and origin.
 fn rejected_words(minute: &LastMinute) -> String {
     let errors = &minute.backend_client_errors;
     match main_source(minute, errors.values().sum()) {
@@ -323,7 +325,7 @@ fn rejected_words(minute: &LastMinute) -> String {
     }
 }
 
-/// That clients gave up waiting, when, and whether they try again.
+/// A text that clients gave up waiting, with the time of the wait and whether they repeat requests.
 fn gives_up(minute: &LastMinute) -> String {
     let mut words = "end because the client gives up waiting".to_owned();
     if let Some(seconds) = minute.give_up_seconds {
@@ -336,15 +338,16 @@ fn gives_up(minute: &LastMinute) -> String {
     words
 }
 
-/// The most frequent status and origin of error responses. `None`: they are those of less than 80 % of
-/// `errors`.
+/// The most frequent status and origin of error responses. `None`: fewer than 80 % of `errors` have the same
+/// ones.
 fn main_source(minute: &LastMinute, errors: u64) -> Option<&str> {
     let sources = minute.error_sources.iter();
     let (source, count) = sources.max_by_key(|(_, count)| **count)?;
     (5 * count >= 4 * errors && *count <= errors).then_some(source)
 }
 
-/// The share of 4xx of the gateway and of backends. `judged`: those of the gateway that show a fault of clients.
+/// The share of 4xx responses of the gateway and of backends. `judged`: responses of the gateway that show a
+/// fault of clients.
 fn client_errors(minute: &LastMinute, judged: &GatewayErrors) -> HarmShare {
     let of_gateway: u64 = minute.gateway_client_errors.values().sum();
     let of_backends: u64 = minute.backend_client_errors.values().sum();
@@ -363,7 +366,7 @@ fn client_errors(minute: &LastMinute, judged: &GatewayErrors) -> HarmShare {
 fn unusable(minute: &LastMinute) -> u64 {
     let answers = &minute.answers;
     let sources = minute.error_sources.iter();
-    // Other statuses count as failures.
+    // Responses with other statuses count as failures.
     let rejected =
         sources.filter(|(source, _)| source.starts_with('4') && is_fault_of_servers(source));
     let rejected: u64 = rejected.map(|(_, count)| *count).sum();
@@ -389,7 +392,7 @@ impl HarmShare {
         Self { share, level }
     }
 
-    /// This share, with the level `warning` instead of `critical`, and none instead of `warning`.
+    /// This share with the level `warning` instead of `critical`, and `none` instead of `warning`.
     fn warning_if_critical(self) -> Self {
         let level = match self.level {
             HarmLevel::Critical => HarmLevel::Warning,
@@ -398,7 +401,7 @@ impl HarmShare {
         Self { level, ..self }
     }
 
-    /// This share, with a level of at most `warning`.
+    /// Returns this share with a level of at most `warning`.
     fn at_most_warning(self) -> Self {
         Self {
             level: self.level.min(HarmLevel::Warning),
@@ -408,7 +411,7 @@ impl HarmShare {
 }
 
 /// The property that most of the requests with this harm have in common, such as `, all 43 of tenant web, key
-/// k`. Empty: they have none in common.
+/// k`. Empty: they have no common property.
 fn common(minute: &LastMinute, kind: HarmKind) -> String {
     let words = minute.common.get(kind.as_str());
     words.map_or_else(String::new, |words| format!(", {words}"))
@@ -476,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_critical_significantly_above_5_percent() {
+    fn failures_significantly_above_5_percent_are_critical() {
         use HarmLevel::{Critical, None, Warning};
         for (requests, failed, expected) in [
             (0, 0, None),
@@ -614,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_page_is_not_of_the_engine() {
+    fn error_pages_do_not_come_from_the_engine() {
         let page = "413 by a proxy in front of the engines (server: nginx), not by an engine";
         let minute = LastMinute {
             backend_client_errors: BTreeMap::from([(413, 40)]),
@@ -627,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_below_the_client_s_limit_are_harm() {
+    fn answers_truncated_below_the_clients_limit_are_harm() {
         let of = |truncated| {
             let answers = AnswerCounts {
                 total: 100,

@@ -13,7 +13,7 @@ document! {
         marks: Vec<Mark>,
     }
 
-    /// The latencies of the last hour, counted for each minute and each bucket of length. A table has one list per
+    /// The latencies of the last hour, counted for each minute and each bucket. A table has one list per
     /// minute, the oldest first; the last minute is not complete. A list has one number per bucket.
     pub struct HeatMap {
         /// Length of a minute of the table, in seconds.
@@ -29,7 +29,7 @@ document! {
     /// An event at one moment, or a state that lasted for some time.
     #[derive(Eq)]
     pub struct Mark {
-        /// Time of the event or begin of the state, in seconds since 1970.
+        /// Time of the event or start of the state, in seconds since 1970.
         began: u64,
         /// End of the state in seconds since 1970; `began` for an event. `None`: the state has not ended, or the
         /// gateway stopped before its end.
@@ -50,26 +50,26 @@ document! {
 }
 
 named_enum! {
-    /// The kind of a mark.
+    /// The kind of event or state that a mark shows.
     #[derive(Default, PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum MarkKind {
         /// A verdict was active.
         Verdict = "verdict",
-        /// A backend was drained.
+        /// A backend was drained by an operator or by the configuration.
         Drain = "drain",
         /// The engine of a backend has another version.
         Deploy = "deploy",
-        /// The configuration was reloaded.
+        /// A reload of the configuration succeeded or failed.
         Reload = "reload",
-        /// The gateway started.
+        /// The process of the gateway started.
         #[default]
         Start = "start",
     }
 }
 
 impl Mark {
-    /// Whether two marks differ in their times only, which means that they have one subject.
+    /// Whether two marks differ only in their times, so that they are about the same event.
     pub fn is_same(&self, other: &Self) -> bool {
         self.kind == other.kind && self.backend == other.backend && self.name == other.name
     }

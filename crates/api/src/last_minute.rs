@@ -39,17 +39,18 @@ document! {
         objectives: Vec<ObjectiveMinute>,
         /// Number of requests whose client disconnected.
         client_disconnects: u64,
-        /// The time after which clients gave up waiting, in seconds, if it was the same for all. `None`: it differs, or few
-        /// gave up.
+        /// The time after which clients gave up waiting, in seconds, if all waited equally long. `None`: the
+        /// times differ, or few clients gave up.
         give_up_seconds: Option<f64>,
-        /// Number of requests that repeat one that the same client had ended a moment before.
+        /// Number of requests that repeat an earlier request of the same client shortly after its end.
         repeats: u64,
         /// Number of requests whose client disconnected while output was flowing, of the clients with keys that do so far
         /// more often than usual.
         unusual_cut_offs: u64,
-        /// What at least 80 % of the requests with one kind of harm have in common, and less than half of the other requests
-        /// have, such as `all 43 of tenant web, key k`. By the kind of harm: `failed`, `empty`, `damaged`,
-        /// `truncated`, `client_timeout`, `cut_off`, `refused`, `rejected`, `slow` or `late`.
+        /// A property of at least 80 % of the requests with one kind of harm, but of less than half of the
+        /// other requests, such as `all 43 of tenant web, key k`. The key is the kind of harm: `failed`,
+        /// `empty`, `damaged`, `truncated`, `client_timeout`, `cut_off`, `refused`, `rejected`, `slow` or
+        /// `late`.
         common: BTreeMap<String, String>,
         /// Number of output tokens of the ended requests.
         output_tokens: u64,
@@ -87,7 +88,7 @@ document! {
 
     /// The requests of the last minute to which an objective applies.
     pub struct ObjectiveMinute {
-        /// Name of the objective.
+        /// Name of the objective in `slos`.
         name: String,
         /// Share of requests that must meet the objective, from 0 to 1.
         target: f64,
@@ -97,7 +98,7 @@ document! {
         slow: u64,
     }
 
-    /// Quantiles of a latency, in seconds.
+    /// The distribution of a latency, in seconds.
     #[derive(Copy)]
     pub struct LatencyQuantiles {
         /// Number of values from which the quantiles are computed.
@@ -108,7 +109,7 @@ document! {
         p95: f64,
         /// 99th percentile, in seconds.
         p99: f64,
-        /// Maximum, in seconds.
+        /// Maximum latency, in seconds.
         max: f64,
     }
 }

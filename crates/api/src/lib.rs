@@ -53,11 +53,11 @@ use tokenweir_diagnose::Verdict;
 document! {
     /// The document of `GET /streams`: the state of the gateway at one moment.
     pub struct GatewaySnapshot {
-        /// Version of the gateway.
+        /// Version of the program that runs the gateway.
         version: String,
         /// Name of the routing policy.
         policy: String,
-        /// The state of the gateway.
+        /// Whether the gateway serves its clients, in one word.
         state: GatewayState,
         /// The reasons of a state other than `ready`, each as a text. Empty for `ready` and `shutting_down`.
         state_reasons: Vec<String>,
@@ -88,7 +88,7 @@ document! {
         backends: Vec<BackendSummary>,
         /// The number of backends with each condition, such as `48 ok, 1 down, 1 slow`.
         backends_by_condition: String,
-        /// The open streams.
+        /// Number and phases of the open streams, and the oldest ones.
         streams: StreamsSummary,
         /// Totals since the start of the gateway. They include the tokens of open streams.
         totals: RequestTotals,
@@ -101,7 +101,7 @@ document! {
         changes: Vec<Change>,
         /// The clients that cause the most work, the largest share first.
         clients: Vec<ClientSummary>,
-        /// The requests of each model.
+        /// Requests and tokens of each model in the last minute.
         models: Vec<GroupSummary>,
         /// The requests of each tenant. Empty: clients have no keys.
         tenants: Vec<GroupSummary>,
@@ -137,7 +137,7 @@ document! {
         oldest: Vec<StreamSummary>,
     }
 
-    /// One open stream.
+    /// A stream that has begun and not ended.
     pub struct StreamSummary {
         /// Sequence number: the number of streams opened before this one.
         number: u64,
@@ -165,7 +165,7 @@ document! {
         last_output_age_seconds: Option<f64>,
     }
 
-    /// A request that ended.
+    /// A request that ended recently.
     pub struct EndedRequest {
         /// Sequence number: the number of requests that ended before this one.
         number: u64,
@@ -189,7 +189,7 @@ document! {
         ttft_seconds: Option<f64>,
         /// Time to the first output that is not reasoning, in seconds. `None`: the response had no reasoning.
         first_answer_seconds: Option<f64>,
-        /// Duration of the request, in seconds.
+        /// Time from the request head to the end of the response, in seconds.
         duration_seconds: f64,
         /// Output tokens of the response. `None`: the response had no output tokens to count.
         output_tokens: Option<u64>,

@@ -9,7 +9,7 @@ use tokenweir_protocol::named_enum;
 pub type StatusCheck = fn(&Value) -> Vec<Remark>;
 
 named_enum! {
-    /// The severity of a finding.
+    /// How serious a finding is.
     #[derive(PartialOrd, Ord)]
     pub enum FindingSeverity {
         /// The observation is useful to know, or the check could not observe enough.

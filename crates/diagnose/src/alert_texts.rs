@@ -1,10 +1,10 @@
-//! The texts of verdicts for alerts. A text stays the same while its verdict holds, so that the numbers in it make
-//! no new time series at each evaluation.
+//! The texts of verdicts for alerts. A text stays the same while its verdict holds, because a changed number in
+//! a label would start a new time series.
 
 use super::verdict::{AlertText, Verdict};
 use std::collections::HashMap;
 
-/// The texts of the verdicts that hold, by the names of the verdict and of the backend.
+/// The text of each verdict that holds. The key is the name of the verdict and the name of the backend.
 #[derive(Debug, Default)]
 pub(super) struct AlertTexts(HashMap<(String, String), AlertText>);
 
@@ -12,7 +12,6 @@ pub(super) struct AlertTexts(HashMap<(String, String), AlertText>);
 const MAX_CHARACTERS: usize = 300;
 
 impl AlertTexts {
-    /// Returns the texts of these verdicts.
     pub(super) fn of(&mut self, verdicts: &[Verdict]) -> Vec<AlertText> {
         let mut texts = HashMap::new();
         for verdict in verdicts {
@@ -30,7 +29,7 @@ impl AlertTexts {
     }
 }
 
-/// The beginning of a text, without a full stop at its end.
+/// The first [`MAX_CHARACTERS`] characters of a text, without a full stop at the end.
 fn shortened(text: &str) -> String {
     let beginning: String = text.chars().take(MAX_CHARACTERS).collect();
     beginning.trim_end_matches('.').to_owned()

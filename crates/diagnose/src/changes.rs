@@ -1,6 +1,7 @@
-//! Anomalies, which are values that are far from their usual values, and the strongest changes in words: the anomalies
-//! that an operator reads first. They are hints for an investigation, and not verdicts. Several measures show the same
-//! change, so at most one measure of each kind is chosen, and a cause is preferred to its consequences.
+//! Anomalies, which are values that are far from their usual values, and the strongest changes in words: the
+//! anomalies that an operator reads first. They are hints for an investigation, not verdicts. Several measures
+//! show the same change, so at most one measure of each kind is chosen, and a cause is preferred to its
+//! consequences.
 
 use super::evaluation::{ANOMALY_Z_SCORE, Evaluation};
 use super::fleet::{FleetObservation, RecentCounts};
@@ -10,25 +11,26 @@ use std::collections::HashMap;
 use std::time::Instant;
 use tokenweir_request::significance::is_share_above;
 
-/// The times at which the current changes were found.
+/// The time at which each current change was found.
 #[derive(Debug, Default)]
 pub(super) struct ChangeTimes(HashMap<ChangeKey, Instant>);
 
-/// A backend, or the empty name for most backends, and a measure.
+/// The name of a backend (empty for most backends together) and the name of a measure.
 type ChangeKey = (String, String);
 
-/// Minimum number and share of harmed requests for which a change is named if no verdict is.
+/// Minimum number of harmed requests, and then their minimum share, for which changes are named although no
+/// verdict explains the harm.
 const MIN_UNEXPLAINED: u64 = 3;
 const UNEXPLAINED_SHARE: f64 = 0.01;
-/// Maximum number of changes.
 const MAX_CHANGES: usize = 2;
-/// Greatest factor of a change. The usual value can be zero.
+/// Maximum factor of a change, because the usual value can be zero.
 const MAX_FACTOR: f64 = 100.0;
-/// A request is slower than usual if its mean duration and its time per output token are at least this many
-/// times usual. Both, because longer answers take longer, and shorter ones have more time for each token.
+/// Requests are slower than usual if their mean duration and their time per output token are both at least this
+/// many times the usual value. One alone is not enough: longer answers take longer, and shorter answers need
+/// more time for each token.
 const SLOWER_FACTOR: f64 = 1.5;
-/// Minimum change from the first half minute, which is known less well than the last hour, in smallest relevant
-/// deviations.
+/// Minimum change against the first half minute, in multiples of the smallest relevant deviation. It is high,
+/// because half a minute shows less than an hour what is usual.
 const EARLY_DEVIATIONS: f64 = 10.0;
 /// Above this multiple of the usual rate of requests, the load explains slower requests.
 const HIGHER_LOAD_FACTOR: f64 = 1.3;
@@ -46,7 +48,6 @@ pub fn measure_names() -> impl Iterator<Item = &'static str> {
 }
 
 impl Anomaly {
-    /// The anomaly of a measure of a backend.
     pub(super) fn of(backend: &str, measure: WindowMeasure, value: f64, usual: f64) -> Self {
         Self {
             backend: backend.to_owned(),
@@ -71,8 +72,8 @@ pub(super) fn anomalies<'a>(
     })
 }
 
-/// The change of a measure from `usual`, by [`MIN_CHANGE_FACTOR`] and by `least`, in the direction that can harm
-/// requests. `None`: there is none. A change that cannot harm requests, such as an empty queue, is no anomaly.
+/// The change of a measure from `usual`, if it is at least [`MIN_CHANGE_FACTOR`] and `least`. `None`: the
+/// change is smaller, or it cannot harm requests, such as an empty queue.
 pub(super) fn adverse_change(
     backend: &str,
     evaluation: &Evaluation<'_>,
@@ -87,7 +88,7 @@ pub(super) fn adverse_change(
     is_adverse.then(|| Anomaly::of(backend, measure, value, usual))
 }
 
-/// The share of the requests of these backends that are slower than usual, although not more requests came.
+/// The share of the requests that are slower than usual, although the backends get no more requests than usual.
 pub(super) fn slower_share<'a>(evaluations: impl Iterator<Item = &'a Evaluation<'a>>) -> f64 {
     let mut slower = 0.0;
     let mut all = 0.0;
@@ -118,8 +119,7 @@ fn has_usual_load(evaluation: &Evaluation<'_>, rate: f64) -> bool {
     usual.is_some_and(|usual| rate <= HIGHER_LOAD_FACTOR * usual)
 }
 
-/// The measures that differ from those of the first half minute, at a backend whose history is
-/// too short for anomalies.
+/// The measures that differ from the first half minute, for a backend whose history is too short for anomalies.
 pub(super) fn early_changes(backend: &str, evaluation: &Evaluation<'_>) -> Vec<Anomaly> {
     let measures = WindowMeasure::ALL.into_iter();
     let found = measures.filter_map(|measure| early_change(backend, evaluation, measure));
@@ -193,7 +193,8 @@ fn all_changes(anomalies: &[Anomaly], backends: usize) -> Vec<Change> {
     changes
 }
 
-/// The words for the backends that have the same change, if they are most of all `backends`: then it is one change.
+/// The subject of a change that `count` of `backends` backends have, as text. `None`: they are not most of the
+/// backends, so each has its own change.
 pub(super) fn common_subject(count: usize, backends: usize) -> Option<String> {
     if count < 2 || 2 * count <= backends {
         return None;
@@ -226,8 +227,8 @@ fn factor(anomaly: &Anomaly) -> f64 {
     }
 }
 
-/// The weight of a change: how far its value is from usual. Causes count twice, changes at most backends
-/// four times, numbers of requests half.
+/// The weight of a change: how far its value is from usual. The weight is doubled for a cause, multiplied by
+/// four for a change at most backends, and halved for a number of requests.
 fn weight(change: &Change) -> f64 {
     let distance = change.factor.max(1.0 / MAX_FACTOR).ln().abs();
     let of_kind = match words(&change.measure).kind {
@@ -236,13 +237,12 @@ fn weight(change: &Change) -> f64 {
         ChangeKind::Load => 0.5,
     };
     let of_scope = if change.backend.is_empty() { 4.0 } else { 1.0 };
-    // A mean is known better than a quantile.
+    // A mean varies less by chance than a quantile.
     let is_quantile = change.measure == WindowMeasure::GapP99.as_str();
     let of_measure = if is_quantile { 0.5 } else { 1.0 };
     distance * of_kind * of_scope * of_measure
 }
 
-/// A value as text, with its unit.
 fn amount(value: f64, unit: &str) -> String {
     match unit {
         "s" if value < 0.01 => format!("{:.1} ms", 1e3 * value),
@@ -254,7 +254,6 @@ fn amount(value: f64, unit: &str) -> String {
     }
 }
 
-/// The words for the measure with this name.
 fn words(measure: &str) -> ChangeWords {
     let mut measures = WindowMeasure::ALL.into_iter();
     let known = measures.find(|known| known.as_str() == measure);
@@ -264,7 +263,7 @@ fn words(measure: &str) -> ChangeWords {
     })
 }
 
-/// Whether a significant share of the clients is harmed, and no verdict is more than a note.
+/// Whether a significant share of the requests is harmed, and all verdicts are only notes.
 pub(crate) fn has_unexplained_harm(verdicts: &[Verdict], fleet: &FleetObservation) -> bool {
     let is_explained = verdicts
         .iter()

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 /// The debounce state of one rule at one backend.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct VerdictDebounce {
-    /// The results of the last three evaluations as bits, the newest in the lowest bit. 1: the evaluation
-    /// found the condition.
+    /// The results of the last three evaluations as bits, the newest in the lowest bit. A bit is 1 if the
+    /// evaluation found the condition.
     recent_results: u8,
     /// The time at which the verdict began, and the last time at which the condition was found.
     /// `None`: no verdict holds.
@@ -33,8 +33,8 @@ impl VerdictDebounce {
         }
     }
 
-    /// Extends a verdict that holds, so that it lasts at least [`CLEAR_AFTER`] from `now` on. The caller does
-    /// this while nothing shows whether the condition has ended.
+    /// Extends a verdict that holds, so that it lasts at least [`CLEAR_AFTER`] from `now` on. Callers use this
+    /// while no data shows whether the condition has ended.
     pub(super) fn hold(&mut self, now: Instant) {
         if let Some((_, last)) = &mut self.active_span {
             *last = now;

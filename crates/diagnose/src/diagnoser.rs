@@ -29,7 +29,7 @@ pub struct Diagnoser {
     changes: ChangeTimes,
     alert_texts: AlertTexts,
     facts: FactHistory,
-    /// Since when requests have taken longer than usual. `None`: they do not.
+    /// The time since which requests have taken longer than usual. `None`: they take their usual time.
     slower_since: Option<Instant>,
 }
 
@@ -38,15 +38,14 @@ pub struct Diagnoser {
 struct BackendDiagnosis {
     id: BackendId,
     history: BackendHistory,
-    /// The state of each rule, in the order of [`RULES`].
+    /// The debounce state and the last match of each rule, in the order of [`RULES`].
     rules: [RuleState; RULES.len()],
 }
 
-/// The state of a rule at one backend.
 #[derive(Debug, Default)]
 struct RuleState {
     debounce: VerdictDebounce,
-    /// `None`: no verdict of the rule holds, and the rule has not matched recently.
+    /// The last match of the rule. `None`: no verdict of the rule holds, and the rule has not matched recently.
     last_match: Option<RuleMatch>,
     /// Whether the evidence of the rule has expired, because the load has ended.
     has_expired: bool,
@@ -57,29 +56,29 @@ struct RuleState {
 /// The requests at a backend since a rule last matched there.
 #[derive(Debug, Clone, Copy, Default)]
 struct RequestsSinceMatch {
-    /// The ratio of [`LoadDependence::Requests`] of the rule, in the last minute before the match. `None`: unknown.
+    /// The ratio that [`LoadDependence::Requests`] names for the rule, in the minute before the match. `None`:
+    /// unknown.
     matched: Option<f64>,
-    /// The two signals of this ratio, summed since the match.
+    /// The sums of the two signals of this ratio since the match.
     part: f64,
     total: f64,
 }
 
-/// The results of all rules at one backend.
 type RuleResults = [RuleResult; RULES.len()];
 
 /// Minimum number of samples in the short window for an evaluation: 30 seconds of samples.
 const MIN_EVALUATED_STEPS: usize = 6;
 const MISSING_SAMPLES: &str = "30 seconds of samples";
 const MISSING_ANSWER: &str = "a response: the backend is down";
-/// A condition has ended if its ratio of requests since the last match is at most this share of the value at that
-/// match, and the total is at least the minimum.
+/// A condition has ended if its ratio of requests since the last match is at most this share of the ratio at
+/// the match, and enough requests have been counted.
 const RECOVERED_PART: f64 = 0.5;
 /// A condition that an evaluation does not find counts as ended if the total of its ratio of requests
 /// since the last match is at least this many times the minimum, whatever the ratio is.
 const ENOUGH_REQUESTS: f64 = 20.0;
 /// Time after which a change of the traffic that a verdict reports becomes usual, minute by minute.
 const USUAL_AFTER: Duration = Duration::from_mins(15);
-/// Maximum number of changed facts among the changes. They come first, because they can be causes.
+/// Maximum number of changed facts in the list of changes. They come first, because they can be causes.
 const MAX_CHANGED_FACTS: usize = 2;
 /// Time without any load after which the evidence of a verdict about load no longer counts.
 const LOAD_EXPIRY: Duration = Duration::from_secs(30);
@@ -191,9 +190,9 @@ impl Diagnoser {
             self.slower_since.get_or_insert(now);
         }
         let mut changed = diagnosis.anomalies.clone();
-        // The histories of these backends are too short for anomalies.
+        // The histories of new backends are too short for anomalies.
         changed.extend(up.iter().flat_map(|(id, it)| early_changes(id, it)));
-        // A mean of clocks that differ can be below zero, which is no time.
+        // The clocks of gateway and engine differ, so a mean can be negative. Such a mean shows nothing.
         changed.retain(|change| change.value >= 0.0);
         diagnosis.changes = self.changes.strongest(&changed, up.len(), now);
         diagnosis
@@ -220,7 +219,7 @@ impl Diagnoser {
             let is_unasked = models.is_some_and(|models| {
                 !models.is_empty() && models.iter().all(|model| !requested.contains(model))
             });
-            // A canary request shows this condition without requests of clients.
+            // A failed canary request shows this condition even without requests of clients.
             let has_silent_canary = backend.history.has_silent_canary();
             for (rule, state) in RULES.iter().zip(&mut backend.rules) {
                 state.has_expired = match rule.load {
@@ -252,7 +251,7 @@ impl Diagnoser {
     }
 }
 
-/// What the rules for each of these backends are evaluated from.
+/// The input of the rules for each of these backends.
 fn evaluations(backends: &[BackendDiagnosis]) -> Vec<Evaluation<'_>> {
     let mut evaluations = Vec::new();
     for backend in backends {
@@ -293,7 +292,8 @@ impl BackendDiagnosis {
         self.history.window(FAST).total(signal) as u64
     }
 
-    /// Whether no verdict holds, except for one that lasts for so long that it shows what is usual now.
+    /// Whether no verdict holds at the backend. A verdict that has lasted very long does not count, because its
+    /// values have become usual.
     fn is_healthy(&self, now: Instant) -> bool {
         self.rules.iter().zip(&RULES).all(|(state, rule)| {
             let since = state.debounce.since();
@@ -319,8 +319,7 @@ impl BackendDiagnosis {
             let rule = &RULES[index];
             let is_explained = self.is_explained(index);
             let state = &mut self.rules[index];
-            // The rule for unreadable metrics does not count, because it does not diagnose the
-            // engine.
+            // The rule about unreadable metrics does not count, because it does not need data from the engine.
             is_determined |= result.is_ok() && !rule.needs.is_empty();
             let mut is_held = false;
             let mut missing = None;
@@ -366,7 +365,7 @@ impl BackendDiagnosis {
         });
     }
 
-    /// Whether the condition of an earlier rule, which can cause that of the rule `index`, holds or was found
+    /// Whether an earlier rule whose condition can cause that of the rule `index` holds or has matched
     /// recently. The debounces of earlier rules are already up to date.
     fn is_explained(&self, index: usize) -> bool {
         let effect = Effect::of(RULES[index].name);
@@ -413,8 +412,8 @@ impl RuleState {
         !is_enough
     }
 
-    /// Returns the match. If it and the previous match recommend about the same value, it gets the remedy of
-    /// the previous match, so that the number in the remedy does not change at each evaluation.
+    /// Keeps the remedy of the previous match if both matches recommend about the same value, so that the
+    /// number in the remedy does not change at each evaluation.
     fn hold_remedy(&self, mut rule_match: RuleMatch) -> RuleMatch {
         if let Some(before) = &self.last_match
             && let Some(held) = before.recommended

@@ -1,5 +1,5 @@
-//! The inputs of a rule: the history of one backend, the histories of the other backends, and the tests
-//! for harm to clients.
+//! The input of a rule: the history of one backend, the histories of the other backends, and tests for harm to
+//! clients.
 
 use super::history::{
     BackendHistory, FAST, LONG_WINDOW, RECENT, RobustBaseline, SLOW_START, StepSignal, StepWindow,
@@ -10,8 +10,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 /// The histories from which the rules for one backend are evaluated.
-pub(super) struct Evaluation<'a> {
-    /// The history of the backend.
+pub struct Evaluation<'a> {
     pub(super) history: &'a BackendHistory,
     /// The histories of the other backends that are up.
     pub(super) others: Vec<&'a BackendHistory>,
@@ -23,32 +22,30 @@ pub(super) struct Evaluation<'a> {
     pub(super) long: StepWindow<'a>,
 }
 
-/// The result of a rule: the match, or `None` if the condition does not hold. The error is the list of the
-/// data without which the condition cannot be determined.
+/// The result of a rule: the match, or `None` if the condition does not hold. The error lists the missing data.
 pub(super) type RuleResult = Result<Option<RuleMatch>, Vec<&'static str>>;
 
 /// The match of a rule: its condition holds at the backend.
 #[derive(Debug, Clone, Default)]
-pub(super) struct RuleMatch {
+pub struct RuleMatch {
     pub(super) evidence: Vec<Evidence>,
     /// Number of independent signals that show the condition.
     pub(super) signals: usize,
-    /// The cause. `None`: unknown.
+    /// The cause as a clause for texts. `None`: the evidence does not show the cause.
     pub(super) cause: Option<Cow<'static, str>>,
-    /// Where the match places the cause. `None`: where its rule places it.
+    /// The place of the cause. `None`: the default of the rule.
     pub(super) origin: Option<Origin>,
-    /// The severity of the match. `None`: that of its rule.
+    /// The severity of the match. `None`: the default of the rule.
     pub(super) severity: Option<VerdictSeverity>,
-    /// A remedy or a fact about this match, which precedes the remedy of the rule. `None`: only the
-    /// remedy of the rule applies.
+    /// A remedy or a fact for this match, in front of the remedy of the rule. `None`: only the remedy of the
+    /// rule applies.
     pub(super) remedy: Option<String>,
     /// The value that `remedy` recommends. `None`: it recommends none.
     pub(super) recommended: Option<u32>,
 }
 
-/// Length of the window in which requests must wait in an engine so that the engine has a queue. It is
-/// shorter than the window of other conditions, so that a queue leads to a verdict within a minute of its
-/// start.
+/// Length of the window in which requests must wait in the engine for a queue. It is shorter than other
+/// windows, so that a queue leads to a verdict within a minute.
 const QUEUE_WINDOW: Duration = Duration::from_secs(45);
 /// First tokens count as late if at least this share of the streams has a TTFT above [`SLOW_START`].
 const SLOW_TTFT_RATIO: f64 = 0.05;
@@ -72,7 +69,7 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// The baseline of a measure. `None`: unknown.
+    /// The usual value and deviation of a measure. `None`: fewer than five healthy minutes are known.
     pub(super) fn baseline(&self, measure: WindowMeasure) -> Option<RobustBaseline> {
         self.history.baseline(measure)
     }
@@ -172,7 +169,6 @@ pub(super) fn windows<'a>(
 }
 
 impl RuleMatch {
-    /// Creates a match with this number of independent signals and this evidence.
     pub(super) fn new(signals: usize, evidence: Vec<Evidence>) -> Self {
         Self {
             evidence,
@@ -181,7 +177,6 @@ impl RuleMatch {
         }
     }
 
-    /// Sets the cause of the match.
     pub(super) fn because(self, cause: impl Into<Cow<'static, str>>) -> Self {
         Self {
             cause: Some(cause.into()),
@@ -189,13 +184,12 @@ impl RuleMatch {
         }
     }
 
-    /// Sets where the match places the cause.
+    /// Sets the place of the cause.
     pub(super) fn at(self, origin: Origin) -> Self {
         let origin = Some(origin);
         Self { origin, ..self }
     }
 
-    /// Sets the remedy for this match.
     pub(super) fn remedy(self, remedy: impl Into<String>) -> Self {
         let remedy = Some(remedy.into());
         Self { remedy, ..self }
@@ -207,7 +201,6 @@ impl RuleMatch {
         Self { severity, ..self }
     }
 
-    /// Adds evidence.
     pub(super) fn with(mut self, evidence: impl IntoIterator<Item = Evidence>) -> Self {
         self.evidence.extend(evidence);
         self
@@ -215,7 +208,6 @@ impl RuleMatch {
 }
 
 impl Evidence {
-    /// The value of a measure in a window, with its usual value.
     pub(super) fn of(measure: WindowMeasure, value: f64, usual: Option<f64>, seconds: f64) -> Self {
         Self {
             usual,

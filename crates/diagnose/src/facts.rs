@@ -1,4 +1,4 @@
-//! What has changed in how engines were started: their weights, their context length, their KV cache, the version.
+//! Detects changes in how engines were started: their weights, context length, KV cache and version.
 
 use super::changes::common_subject;
 use super::fleet::FleetBackend;
@@ -15,7 +15,6 @@ pub(super) struct FactHistory {
     changes: Vec<FactChange>,
 }
 
-/// A fact of a backend that has changed.
 #[derive(Debug, Clone)]
 struct FactChange {
     backend: BackendId,
@@ -25,16 +24,15 @@ struct FactChange {
     at: Instant,
 }
 
-/// Time for which a change is shown.
 const SHOWN_FOR: Duration = Duration::from_mins(15);
-/// Maximum number of backends whose common change names them.
+/// Maximum number of backends that a common change lists by name.
 const MAX_NAMED: usize = 3;
 /// Maximum number of changes that are kept.
 const MAX_KEPT: usize = 256;
 
 impl FactHistory {
-    /// Takes the facts of all backends at `now`. Returns the changes, the newest first. A change that most backends
-    /// have is one.
+    /// Takes the facts of all backends at `now`. Returns the changes, the newest first. A change that most
+    /// backends have in common is returned once.
     pub(super) fn observe(&mut self, backends: &[FleetBackend], now: Instant) -> Vec<Change> {
         self.known
             .retain(|id, _| backends.iter().any(|backend| backend.id == *id));

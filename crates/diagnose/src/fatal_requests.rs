@@ -1,5 +1,5 @@
-//! Requests that end the engines that run them: nearly all requests of one client or of one kind end with their
-//! backend, and other requests do not.
+//! Finds requests that crash engines: the backend breaks the connection for nearly all requests of one client
+//! or of one kind, but not for other requests.
 
 use super::recent::Recent;
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use tokenweir_protocol::headers::RequestId;
 use tokenweir_protocol::openai::EngineError;
 use tokenweir_request::record::{ModelLabel, RequestRecord};
 
-/// What requests have in common that can end an engine.
+/// A property that requests which crash an engine can have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Property {
     Client {
@@ -28,13 +28,11 @@ enum Property {
     Length(u32),
 }
 
-/// The requests with a property.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Ends {
     requests: u64,
-    /// Number of the requests whose backend broke the connection.
+    /// Number of these requests whose backend broke the connection.
     broken: u64,
-    /// One of these.
     example: Option<RequestId>,
 }
 
@@ -53,15 +51,17 @@ pub(crate) struct FatalRequests(Recent<RequestEnds>);
 const WINDOW: Duration = Duration::from_mins(3);
 /// Maximum number of properties in an interval and in the window.
 const MAX_GROUPS: usize = 512;
-/// Minimum number of requests that ended with their backend, and their minimum share of those with the property.
+/// Minimum number of requests with the property whose backend crashed, and then their minimum share of all
+/// requests with the property.
 const MIN_BROKEN: u64 = 3;
 const MIN_SHARE: f64 = 0.75;
-/// Greatest share of the other requests that ended so: those that ran beside them.
+/// Maximum share of the other requests since the first crash whose backend crashed. They ran at the same time in the same
+/// engines.
 const MAX_SHARE_OF_OTHERS: f64 = 0.33;
-/// Greatest probability that so many requests ended with their backend as the others did.
+/// Maximum probability of so many crashes if requests with the property were like all others.
 const MAX_PROBABILITY: f64 = 1e-3;
 const MIN_SHARE_OF_OTHERS: f64 = 0.01;
-/// How a response breaks if its backend ends.
+/// The kinds of broken responses that a crash of the backend causes.
 const BROKEN: [&str; 4] = [
     "connection_reset",
     "truncated_cut",
@@ -70,7 +70,6 @@ const BROKEN: [&str; 4] = [
 ];
 
 impl RequestEnds {
-    /// Counts an ended request.
     pub(crate) fn add(&mut self, record: &RequestRecord) {
         if record.attempts.is_empty() {
             return;
@@ -88,10 +87,20 @@ impl RequestEnds {
         }
     }
 
-    /// The requests with this property. `None`: there are too many properties.
+    /// The counts of the requests with this property. `None`: there are already [`MAX_GROUPS`] properties.
     fn group(&mut self, property: Property) -> Option<&mut Ends> {
         let has_room = self.groups.len() < MAX_GROUPS || self.groups.contains_key(&property);
         has_room.then(|| self.groups.entry(property).or_default())
+    }
+
+    /// The requests without this property.
+    fn others(&self, property: &Property) -> Ends {
+        let with = self.groups.get(property).cloned().unwrap_or_default();
+        Ends {
+            requests: self.all.requests - with.requests,
+            broken: self.all.broken - with.broken,
+            example: None,
+        }
     }
 
     fn merge(&mut self, other: &Self) {
@@ -125,20 +134,23 @@ impl Ends {
 }
 
 impl FatalRequests {
-    /// Takes the requests that ended since the last call. Returns the requests that end engines, in words.
+    /// Takes the requests that ended since the last call. Returns a text about the requests that crash engines.
     pub(crate) fn observe(&mut self, ends: &RequestEnds, now: Instant) -> Option<String> {
         self.0.forget(WINDOW, now);
         if ends.all.requests > 0 {
             self.0.add(ends.clone(), now);
         }
         let mut sums = RequestEnds::default();
-        self.0.iter().for_each(|ends| sums.merge(ends));
-        let is_fatal = |group: &Ends| {
-            let others = Ends {
-                requests: sums.all.requests - group.requests,
-                broken: sums.all.broken - group.broken,
-                example: None,
-            };
+        // In an outage, requests of any kind break. Those that ended before it do not show that theirs would not.
+        let mut since_break = RequestEnds::default();
+        for ends in self.0.iter() {
+            sums.merge(ends);
+            if sums.all.broken > 0 {
+                since_break.merge(ends);
+            }
+        }
+        let is_fatal = |property: &Property, group: &Ends| {
+            let others = since_break.others(property);
             let share = others.share();
             let chance = share.max(MIN_SHARE_OF_OTHERS).powf(group.broken as f64);
             group.broken >= MIN_BROKEN
@@ -147,7 +159,8 @@ impl FatalRequests {
                 && share <= MAX_SHARE_OF_OTHERS
                 && chance <= MAX_PROBABILITY
         };
-        let fatal = sums.groups.iter().filter(|(_, group)| is_fatal(group));
+        let groups = sums.groups.iter();
+        let fatal = groups.filter(|(property, group)| is_fatal(property, group));
         let (property, group) = fatal.max_by_key(|(_, group)| group.broken)?;
         let words = property.words(group);
         Some(format!(
@@ -238,5 +251,14 @@ mod tests {
         assert_eq!(requests.observe(&ends(20, 0), at(190)), None);
         let all_end = FatalRequests::default().observe(&ends(0, 9), at(0));
         assert_eq!(all_end, None, "there are no others");
+    }
+
+    #[test]
+    fn requests_before_an_outage_are_no_others() {
+        let mut requests = FatalRequests::default();
+        let start = clock::epoch();
+        assert_eq!(requests.observe(&ends(20, 0), start), None);
+        let later = start + Duration::from_mins(1);
+        assert_eq!(requests.observe(&ends(0, 9), later), None);
     }
 }

@@ -1,5 +1,5 @@
-//! Diagnosis of backends under load. Rules derive named conditions, each with its evidence, from
-//! the metrics of the engines and from the requests of the gateway.
+//! Diagnosis of backends under load. Rules derive named conditions, each with its evidence, from the metrics of
+//! the engines and from the requests of the gateway.
 //!
 //! ```text
 //! request_counters  counts the requests of each backend              ┐
@@ -8,12 +8,11 @@
 //!                                                                        hour by the minute
 //! measure  a table of values of a window ─► rules: a table of conditions ─► debounce ─► verdict
 //! changes  the same values, compared with the last hour, and the strongest changes in words
-//! arbitration  a verdict that another one explains follows from it
+//! arbitration  verdicts that are consequences of others become notes
 //! fleet    states of backends, refused and failed requests, the gateway itself ─► verdict
 //! ```
-//! Rules about load match only if clients are harmed: high utilisation alone is not enough. A rule
-//! whose data is missing is reported as undetermined. Functions get the time as an argument, so no module
-//! reads a clock.
+//! Rules about load match only if clients are harmed: high utilisation alone is not enough. A rule whose data
+//! is missing is reported as undetermined. Functions get the time as an argument, so no module reads a clock.
 
 mod harm;
 mod history;
@@ -47,7 +46,7 @@ pub use fleet::{
     AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, CpuSupply, DrainSummary,
     FLEET_RULES, FleetBackend, FleetObservation, GatewayConditions, LIMIT_SETTINGS, LimitedClient,
     ObservedTtft, RecentCounts, RecentReload, RecentStarts, SettingValue, SlowUpload,
-    UnforwardedCounts, VersionTakenOut,
+    UnforwardedCounts,
 };
 pub use harm::{HARMED_SHARE, is_critical_harm, is_fault_of_servers};
 pub use history::{
@@ -56,7 +55,7 @@ pub use history::{
 };
 pub use request_counters::BackendRequestCounters;
 pub use rule::DiagnosisRule;
-pub use rules::{RULES, safe_max_num_seqs, verdict_descriptions};
+pub use rules::{RULES, safe_max_num_seqs};
 pub use verdict::{
     AlertText, Anomaly, Change, Confidence, DiagnosedBackend, Diagnosis, Evidence, Origin,
     UndeterminedRule, Verdict, VerdictGroup, VerdictScope, VerdictSeverity,

@@ -1,4 +1,4 @@
-//! What was observed recently: values with their times, and counts that have grown.
+//! Recently observed values with their times, and counts that have grown recently.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ impl<T> Default for Recent<T> {
     }
 }
 
-/// When a count of the gateway last grew.
+/// The time at which a count of the gateway last grew.
 #[derive(Debug, Default)]
 pub(crate) struct CountGrowth {
     /// The count at the last evaluation. `None`: no evaluation yet.

@@ -6,10 +6,10 @@ use super::history::{BackendRequestCounts, KnownPrompts, SLOW_START};
 use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::atomic::AtomicCounter;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::TextSample;
 use tokenweir_request::observe::Sink;
@@ -25,7 +25,7 @@ pub struct BackendRequestCounters {
     /// For each model: the number of requests that were answered with 404 because no backend lists the model.
     /// Only models that are label values of metrics are counted.
     unserved_models: Mutex<BTreeMap<String, u64>>,
-    /// The requests that the gateway itself ended or waited for.
+    /// The requests that the gateway itself ended, and slow uploads.
     unforwarded: Mutex<UnforwardedCounts>,
     ends: Mutex<RequestEnds>,
     known_prompts: Mutex<KnownPrompts>,
@@ -36,34 +36,34 @@ pub struct BackendRequestCounters {
 struct BackendCounters {
     /// The counts of first outputs, with the same meaning as the fields of [`BackendRequestCounts`]. They are
     /// atomic, so that requests do not wait for a lock.
-    first_outputs: AtomicU64,
-    first_output_millis: AtomicU64,
-    slow_first_outputs: AtomicU64,
+    first_outputs: AtomicCounter,
+    first_output_millis: AtomicCounter,
+    slow_first_outputs: AtomicCounter,
     /// All other counts. Only the dispatcher of records and the diagnosis take the lock.
     ended: Mutex<(BackendRequestCounts, AttemptCounts)>,
 }
 
-/// The status with which the gateway answers a request for a model that no backend lists.
+/// The status of the response to a request for a model that no backend lists.
 const UNKNOWN_MODEL_STATUS: u16 = 404;
-/// An upload of a request body that takes at least this time is slow.
+/// Minimum duration of a slow upload of a request body.
 const SLOW_UPLOAD: Duration = Duration::from_secs(1);
-/// A faster upload is not slow, however long it takes, in bytes per second.
+/// Maximum rate of a slow upload, in bytes per second. A faster upload is never slow.
 const SLOW_UPLOAD_RATE: f64 = 250e3;
 /// Maximum number of slow uploads that are kept between two diagnoses.
 const MAX_UPLOADS: usize = 256;
-/// The reason of a refused key, and that of a key that was in an earlier keys file.
+/// The refusal reasons of an unknown key, and of a key that was in an earlier key file.
 const INVALID_KEY: &str = "invalid_api_key";
 const REMOVED_KEY: &str = "removed_key";
-/// The output format of structured output.
+/// The output format of requests with structured output.
 const STRUCTURED: &str = "json";
-/// A prompt with at least this many tokens is compared with shorter ones.
+/// Minimum number of tokens of a long prompt, which is compared with shorter ones.
 const LONG_PROMPT_TOKENS: f64 = 4_000.0;
-/// Minimum numbers of events and of tokens with output of a stream that shows whether something buffers it.
+/// Minimum number of events, and then of tokens, of a stream that can show that something buffers the stream.
 const MIN_BUFFERED_EVENTS: u64 = 8;
 const MIN_BUFFERED_TOKENS: u64 = 16;
-/// No engine generates a token of one stream in less time, in seconds.
+/// Time per token in seconds that no engine goes below in one stream.
 const FASTEST_TOKEN_SECONDS: f64 = 0.000_4;
-/// A stream with at most this many different pieces among its first 32 repeats itself.
+/// Maximum number of different pieces among the first 32 of a stream that repeats itself.
 const MAX_REPETITIVE_PIECES: u8 = 8;
 /// Maximum number of models without a backend whose requests are counted. Without a maximum, the number of
 /// names would grow for months, because LoRA adapters are added and removed.
@@ -109,7 +109,8 @@ impl BackendRequestCounters {
             .collect()
     }
 
-    /// Returns what the gateway itself ended, and the slow uploads, since the last call, and resets them.
+    /// Returns the requests that the gateway itself ended and the slow uploads since the last call, and resets
+    /// them.
     pub fn take_unforwarded(&self) -> UnforwardedCounts {
         std::mem::take(&mut lock(&self.unforwarded))
     }
@@ -119,7 +120,7 @@ impl BackendRequestCounters {
         std::mem::take(&mut lock(&self.ends))
     }
 
-    /// Counts the end of a request by the gateway, and a slow upload.
+    /// Counts a request that the gateway ended itself, and a slow upload.
     fn count_unforwarded(&self, record: &RequestRecord) {
         let is_slow = |time: &Duration| {
             *time >= SLOW_UPLOAD && record.bytes_in as f64 <= SLOW_UPLOAD_RATE * time.as_secs_f64()
@@ -148,7 +149,7 @@ impl BackendRequestCounters {
         self.backends.load().get(record.backend()?).cloned()
     }
 
-    /// The share of the prompt that an earlier prompt had.
+    /// The share of the prompt that is also in an earlier prompt.
     fn known_share(&self, record: &RequestRecord) -> f64 {
         let (Some(prompt), Some(ended)) = (&record.fingerprint, record.timings.ended) else {
             return 0.0;
@@ -201,15 +202,12 @@ impl Sink for BackendRequestCounters {
 
 impl BackendCounters {
     fn on_first_output(&self, ttft: Duration) {
-        add(&self.first_outputs, 1);
-        add(&self.first_output_millis, ttft.as_millis() as u64);
-        add(
-            &self.slow_first_outputs,
-            u64::from(ttft.as_secs_f64() > SLOW_START),
-        );
+        self.first_outputs.add(1);
+        self.first_output_millis.add(ttft.as_millis() as u64);
+        let is_slow = ttft.as_secs_f64() > SLOW_START;
+        self.slow_first_outputs.add(is_slow.into());
     }
 
-    /// Counts an attempt of a request, which is its attempt `index`.
     fn on_attempt(&self, record: &RequestRecord, index: usize, attempt: &Attempt) {
         let (requests, counts) = &mut *lock(&self.ended);
         counts.attempts += 1;
@@ -241,7 +239,7 @@ impl BackendCounters {
         if record.outcome == Outcome::Ok {
             counts.served += 1;
             counts.served_seconds += record.duration().as_secs_f64();
-            // If the count of the engine contradicts the response, it is estimated.
+            // If the token count of the engine contradicts the response, the gateway estimates it.
             let has_wrong_usage = record.has_wrong_usage();
             let tokens = if has_wrong_usage {
                 record.observed.estimated_tokens
@@ -274,20 +272,19 @@ impl BackendCounters {
     /// Returns the counts and resets them. The counters of first outputs are reset one by one: if a request
     /// has its first output meanwhile, some of its counts are in this result, and the others in the next.
     fn take(&self) -> BackendRequestCounts {
-        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
         BackendRequestCounts {
-            first_outputs: take(&self.first_outputs),
-            first_output_seconds: take(&self.first_output_millis) as f64 / 1e3,
-            slow_first_outputs: take(&self.slow_first_outputs),
+            first_outputs: self.first_outputs.take(),
+            first_output_seconds: self.first_output_millis.take() as f64 / 1e3,
+            slow_first_outputs: self.slow_first_outputs.take(),
             ..std::mem::take(&mut lock(&self.ended).0)
         }
     }
 }
 
 /// Why the gateway itself ended a request: the reason of its error, or the timeout that ended the response.
-/// `None`: a backend or the client ended it.
+/// `None`: a backend or the client ended the request.
 fn own_end(record: &RequestRecord) -> Option<&'static str> {
-    // Only a key that was valid before has a name.
+    // The gateway knows the name of a refused key only if the key was valid before.
     if record.refusal == Some(INVALID_KEY) && record.caller.is_some() {
         return Some(REMOVED_KEY);
     }
@@ -350,7 +347,7 @@ fn count_arrivals(counts: &mut BackendRequestCounts, record: &RequestRecord) {
     }
 }
 
-/// Time from the begin of an attempt to its failure, in seconds. The last attempt ends with its request.
+/// Time from the start of an attempt to its failure, in seconds. The last attempt ends with its request.
 fn seconds_until_failure(record: &RequestRecord, attempt: &Attempt) -> f64 {
     let ended = attempt.ended.or(record.timings.ended);
     ended.map_or(0.0, |ended| {
@@ -360,7 +357,7 @@ fn seconds_until_failure(record: &RequestRecord, attempt: &Attempt) -> f64 {
     })
 }
 
-/// Counts how the engine ended a response, and what the response contains against what its request asked for.
+/// Counts how the engine ended a response, and whether the response fits its request.
 fn count_content(counts: &mut BackendRequestCounts, record: &RequestRecord) {
     let Some(end) = record.response_end() else {
         return;
@@ -400,8 +397,8 @@ fn count_text(counts: &mut BackendRequestCounts, sample: &TextSample) {
     counts.piece_bytes_squares += mean_bytes.powi(2);
 }
 
-/// Whether the tokens of a stream arrived faster than an engine generates them: something between the gateway
-/// and the engine held them back.
+/// Whether the tokens of a stream arrived faster than any engine generates them, because something between the
+/// gateway and the engine buffered them.
 fn is_buffered(record: &RequestRecord) -> bool {
     let tokens = record.output_tokens().unwrap_or_default();
     let is_long =
@@ -410,10 +407,6 @@ fn is_buffered(record: &RequestRecord) -> bool {
         return false;
     };
     is_long && took.as_secs_f64() < tokens as f64 * FASTEST_TOKEN_SECONDS
-}
-
-fn add(count: &AtomicU64, value: u64) {
-    count.fetch_add(value, Ordering::Relaxed);
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use tokenweir_routing::PolicyKind;
 pub struct GatewaySettings {
     /// The client listener.
     pub listen: SocketAddr,
-    /// The admin listener.
+    /// The address of the admin listener.
     pub admin: SocketAddr,
     /// Whether clients must send API keys.
     pub has_keys: bool,
@@ -22,9 +22,9 @@ pub struct GatewaySettings {
     pub models: Vec<ConfiguredModel>,
     /// The models of the objectives (`slos`), as pairs of the name of the objective and the model.
     pub objective_models: Vec<(String, String)>,
-    /// The routing policy.
+    /// The policy that picks backends.
     pub policy: PolicyKind,
-    /// A backend counts as full from this number of waiting requests on. `None`: there is no limit.
+    /// Number of waiting requests from which a backend counts as full. `None`: there is no limit.
     pub max_waiting: Option<u32>,
     /// Time after which the gateway closes an idle connection to a backend.
     pub idle_connection: Duration,
@@ -37,12 +37,12 @@ pub struct GatewaySettings {
     pub kv_events: Option<bool>,
 }
 
-/// A backend of the configuration file.
+/// The settings of one backend that checks read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConfiguredBackend {
     /// The name of the backend.
     pub id: String,
-    /// The URL of the backend.
+    /// The URL with which the gateway reaches the backend.
     pub url: BackendAddress,
     /// Whether the gateway sends an API key to the backend.
     pub has_key: bool,

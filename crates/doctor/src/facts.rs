@@ -17,7 +17,7 @@ pub struct DoctorFacts {
     pub config: GatewaySettings,
     /// Whether a configuration is known.
     pub is_configured: bool,
-    /// The facts about each backend.
+    /// The responses of each backend, in the order of the configuration.
     pub backends: Vec<BackendFacts>,
     /// The facts about the running gateway at the URL of the option `--admin`, or why it did not respond.
     /// `None`: the option was not given.
@@ -31,12 +31,12 @@ pub struct DoctorFacts {
     pub status_checks: Vec<StatusCheck>,
 }
 
-/// The facts about one backend.
+/// The responses of one backend to the requests of the doctor.
 #[derive(Debug)]
 pub struct BackendFacts {
     /// The name of the backend.
     pub id: String,
-    /// The URL of the backend.
+    /// The URL from which the responses come.
     pub url: BackendAddress,
     /// The API key for the requests to the backend.
     pub key: TargetKey,
@@ -108,7 +108,7 @@ pub enum GatherError {
     /// The connection was closed before the end of the response.
     #[error("closed before the end of the response: {0}")]
     Closed(String),
-    /// The response was not HTTP.
+    /// The response was not HTTP, for example because the port belongs to another protocol.
     #[error("not HTTP: {0}")]
     NotHttp(String),
     /// No complete response arrived within this time limit.

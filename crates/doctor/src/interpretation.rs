@@ -17,13 +17,13 @@ const MAX_BUNCHED_GAP: Duration = Duration::from_micros(200);
 /// A finding about bunched events needs a stream with at least this number of events with output.
 const MIN_BUNCHED_EVENTS: usize = 4;
 
-/// A listener of a tokenweir gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GatewayListener {
     /// The client listener of a gateway. `has_metrics`: whether the facts also contain the metrics page of
     /// this gateway.
-    Clients { has_metrics: bool },
-    /// The admin listener of a gateway.
+    Clients {
+        has_metrics: bool,
+    },
     Admin,
 }
 
@@ -179,7 +179,7 @@ impl BackendFacts {
     /// unknown, because no response arrived, or the server does not answer unknown paths with 404.
     pub(super) fn has_path(&self, path: &str) -> Option<bool> {
         let status = |wanted: &str| self.options.iter().find(|(path, _)| *path == wanted)?.1;
-        // Only a server that answers an unknown path with 404 shows by other statuses which paths exist.
+        // Statuses show which paths exist only if the server answers an unknown path with 404.
         if status(super::gather::UNKNOWN_PATH) != Some(StatusCode::NOT_FOUND) {
             return None;
         }

@@ -166,11 +166,8 @@ fn describe_server(backend: &BackendFacts) -> String {
     }
 }
 
-/// A table of metric names in the report.
 struct EngineMetricTable<'a> {
-    /// The backends with these metric names.
     backends: Vec<&'a str>,
-    /// For each signal, the names of the metrics that provide it.
     signals: Vec<EngineMetricNames>,
 }
 

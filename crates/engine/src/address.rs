@@ -33,11 +33,21 @@ pub fn parse_listen_address(text: &str) -> Result<SocketAddr, String> {
         })
 }
 
+/// Whether the port of a URL is from 1 to 65535. `Uri` accepts any number of digits, and a client then uses the
+/// default port of the scheme. So it does without a port, and after a colon without digits.
+pub fn has_valid_port(url: &Uri) -> bool {
+    let port = url.authority().and_then(|authority| {
+        let after_host = authority.as_str().strip_prefix(authority.host())?;
+        after_host.strip_prefix(':').filter(|port| !port.is_empty())
+    });
+    port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
+}
+
 /// The name of a backend in the configuration, by default its host and port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendId(Arc<str>);
 
-/// The address of a backend.
+/// The parsed URL of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct BackendAddress {
@@ -124,14 +134,7 @@ impl BackendAddress {
         if authority.as_str().contains('@') {
             return Err(BackendAddressError::Credentials);
         }
-        // `Uri` accepts any number of digits as a port. A colon without digits means the default
-        // port.
-        let after_host = authority
-            .as_str()
-            .strip_prefix(authority.host())
-            .unwrap_or_default();
-        let port = after_host.strip_prefix(':').filter(|port| !port.is_empty());
-        if port.is_some_and(|port| !port.parse::<u16>().is_ok_and(|port| port > 0)) {
+        if !has_valid_port(&uri) {
             return Err(BackendAddressError::InvalidPort(url.to_owned()));
         }
         // The URI and the `Host` header of each request share this one allocation.

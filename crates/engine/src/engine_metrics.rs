@@ -172,7 +172,7 @@ named_enum! {
         Connect = "connect",
         /// The page was not complete before the timeout.
         Timeout = "timeout",
-        /// The status of the response was not 200.
+        /// The backend answered with a status other than 200.
         Status = "status",
         /// The connection broke in the middle of the page.
         Truncated = "truncated",

@@ -16,16 +16,16 @@ use xxhash_rust::xxh3::Xxh3Default;
 /// A model that a backend serves.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServedModel {
-    /// The model id.
+    /// The name that clients use in `model`.
     pub id: Arc<str>,
     /// Id of the base model of a LoRA adapter. `None`: the model is not a LoRA adapter.
     pub parent: Option<Arc<str>>,
     /// The engine kind, derived from `owned_by` of the entry. `None`: no known engine writes this owner.
     pub server: Option<EngineKind>,
-    /// `max_model_len` of the entry: the greatest number of prompt and output tokens together. A LoRA adapter
+    /// `max_model_len` of the entry: the maximum number of prompt and output tokens together. A LoRA adapter
     /// has the value of its base model. `None`: unknown.
     pub max_len: Option<u32>,
-    /// The entry of the model in `/v1/models`.
+    /// The JSON object of the model in `/v1/models`.
     pub entry: ModelEntry,
     /// Hash of all fields of the entry as the backend sent it, except [`VOLATILE_FIELDS`].
     stable_hash: u64,
@@ -62,10 +62,10 @@ const MAX_LEN: &str = "max_model_len";
 const VOLATILE_FIELDS: [&str; 2] = ["created", "permission"];
 
 impl ModelList {
-    /// Greatest number of models of one backend. The gateway routes no requests for further models to the
+    /// Maximum number of models of one backend. The gateway routes no requests for further models to the
     /// backend.
     pub const MOST: usize = 10_000;
-    /// Greatest length of a model id, in bytes.
+    /// Maximum length of a model id, in bytes.
     pub const MAX_ID_BYTES: usize = 256;
 
     /// Parses a `/v1/models` response. Models that a gateway lists as unavailable are left out, because another
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unavailable_models_are_left_out_unless_all_are() {
+    fn unavailable_models_are_omitted_unless_all_are_unavailable() {
         for (unavailable, expected) in [
             (json!(["b"]), &["a"][..]),
             (json!(["a", "b"]), &["a", "b"]),

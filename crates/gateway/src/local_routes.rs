@@ -49,7 +49,7 @@ pub fn respond(
         ApiRoute::Models => list_models(pool, allowed),
         ApiRoute::Model => describe_model(path, pool, allowed),
         ApiRoute::Version => json_response(&json!({ "version": env!("CARGO_PKG_VERSION") })),
-        // Like vLLM: 200 without a body while the gateway is ready.
+        // As in vLLM, the response is 200 without a body while the gateway is ready.
         ApiRoute::Health if pool.is_ready() => Response::default(),
         _ => GatewayError::NoBackend.response(),
     }

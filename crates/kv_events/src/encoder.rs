@@ -14,11 +14,11 @@ pub enum PublishedEvent<'a> {
 /// Blocks that an engine stored, each a child of the block before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredBlocks<'a> {
-    /// Hashes of the blocks.
+    /// Hashes of the blocks, in the order of the prompt.
     pub hashes: Vec<u64>,
     /// Hash of the parent of the first block. `None`: the first block begins a prompt.
     pub parent: Option<u64>,
-    /// The tokens of the blocks.
+    /// The token ids of all blocks, in the order of the prompt.
     pub token_ids: Vec<u32>,
     /// Number of tokens in each block.
     pub block_size: u32,

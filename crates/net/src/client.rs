@@ -134,9 +134,10 @@ impl HttpClient {
     /// head. Dropping the future closes the connection. The body of the request is in its [`RequestStream`], if
     /// it has one.
     ///
-    /// `timeout` limits the time until the response head, including that for a new connection. In a body other
-    /// than an event stream, it also limits the time until each part. `None`: the timeout of this client. The
-    /// timeout does not run while the gateway waits for the client to send the next part of the request.
+    /// `timeout` limits the time until the response head, including the time to open a new connection. For a
+    /// body that is no event stream, it also limits the time until each part. `None`: the timeout of this
+    /// client. The timeout does not run while the gateway waits for the client to send the next part of the
+    /// request.
     pub fn send_via(
         &self,
         via: ConnectionSource,

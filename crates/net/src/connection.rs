@@ -23,9 +23,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// An HTTP/1.1 connection to a backend. It carries at most one request at a time.
 pub struct Connection {
-    /// The TCP or TLS stream.
+    /// The stream on which requests are written and responses are read.
     pub stream: MaybeTlsStream,
-    /// Time at which the connection was opened.
     pub(crate) opened_at: Instant,
     /// Number of complete responses that the connection has carried.
     pub(crate) served_requests: u32,

@@ -26,7 +26,7 @@ pub struct FileDescriptorPermit {
 const PROBE_SHARE_DIVISOR: usize = 4;
 
 /// Maximum number of descriptors for health checks of `backends` backends, out of `total` descriptors. If there
-/// are more backends than this maximum, health checks wait for each other.
+/// are more backends than this maximum, health checks wait for free descriptors.
 pub fn max_probe_descriptors(backends: usize, total: usize) -> usize {
     backends.min((total / PROBE_SHARE_DIVISOR).max(1))
 }

@@ -61,7 +61,7 @@ pub const READ_LIMIT: Duration = Duration::from_secs(5);
 /// Time between two polls after a read that took too long. The thread of that read stays blocked until the file
 /// system responds.
 const LATE_POLL_INTERVAL: Duration = Duration::from_secs(10);
-/// Greatest number of reads of one watcher that have started and not ended.
+/// Maximum number of reads of one watcher that have started and not ended.
 const MAX_PENDING_READS: usize = 64;
 /// Time between two polls of the files.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -71,7 +71,6 @@ const SETTLE_TIME: Duration = Duration::from_millis(100);
 /// Number of bytes of each file that are compared: one more than the largest file that an owner of a watcher
 /// accepts.
 const MAX_COMPARED_BYTES: u64 = (1 << 20) + 1;
-/// Greatest number of files of a folder.
 const MAX_FOLDER_FILES: usize = 256;
 
 impl FileWatcher {

@@ -1,9 +1,9 @@
 //! The pool of idle connections to one backend.
 
 use crate::connection::{Connection, HttpClientTimeouts};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tokenweir_protocol::atomic::AtomicCounter;
 use tokenweir_protocol::mutex::lock;
 
 /// The idle connections to one backend, ordered from the least to the most recently used. Clones share the
@@ -18,10 +18,10 @@ pub struct IdlePool(Arc<Pool>);
 )]
 struct Pool {
     idle: Mutex<Vec<Box<Connection>>>,
-    connects: AtomicU64,
-    connect_micros: AtomicU64,
-    first_heads: AtomicU64,
-    first_head_micros: AtomicU64,
+    connects: AtomicCounter,
+    connect_micros: AtomicCounter,
+    first_heads: AtomicCounter,
+    first_head_micros: AtomicCounter,
 }
 
 /// The attempts to open a connection to one backend, successful or not.
@@ -94,28 +94,25 @@ impl IdlePool {
     /// Counts an attempt to open a connection for a request.
     pub(crate) fn on_connect(&self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.0.connects.fetch_add(1, Ordering::Relaxed);
-        self.0.connect_micros.fetch_add(micros, Ordering::Relaxed);
+        self.0.connects.add(1);
+        self.0.connect_micros.add(micros);
     }
 
     /// Counts the first response head of a connection. `took`: the time since the start of the attempt to open
     /// the connection.
     pub(crate) fn on_first_head(&self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.0.first_heads.fetch_add(1, Ordering::Relaxed);
-        self.0
-            .first_head_micros
-            .fetch_add(micros, Ordering::Relaxed);
+        self.0.first_heads.add(1);
+        self.0.first_head_micros.add(micros);
     }
 
     /// Takes the counts of the attempts since the last call.
     pub fn take_connects(&self) -> ConnectCounts {
-        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
         ConnectCounts {
-            count: take(&self.0.connects),
-            seconds: take(&self.0.connect_micros) as f64 / 1e6,
-            first_heads: take(&self.0.first_heads),
-            first_head_seconds: take(&self.0.first_head_micros) as f64 / 1e6,
+            count: self.0.connects.take(),
+            seconds: self.0.connect_micros.take() as f64 / 1e6,
+            first_heads: self.0.first_heads.take(),
+            first_head_seconds: self.0.first_head_micros.take() as f64 / 1e6,
         }
     }
 

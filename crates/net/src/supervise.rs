@@ -35,7 +35,6 @@ const BACKOFF_RESET_AFTER: Duration = Duration::from_mins(5);
 /// Number of panics whose times are stored.
 const MAX_RECENT_PANICS: usize = 256;
 
-/// The task and the time of each of the last panics.
 static RECENT_PANICS: Mutex<VecDeque<(BackgroundTask, Instant)>> = Mutex::new(VecDeque::new());
 
 /// Number of panics of each task since the start of the process. Tasks without a panic have no entry.
@@ -46,9 +45,9 @@ impl BackgroundTask {
     pub const LISTENER: Self = Self::new("listener");
     /// Serves one client connection.
     pub const CONNECTION: Self = Self::new("connection");
-    /// Serves the admin listener.
+    /// Accepts and serves connections of the admin listener.
     pub const ADMIN_LISTENER: Self = Self::new("admin_listener");
-    /// Handles one request.
+    /// Handles one request. A panic ends only this request.
     pub const REQUEST: Self = Self::new("request");
     /// Estimates the load of one backend for routing.
     pub const ROUTING: Self = Self::new("routing");
@@ -62,7 +61,7 @@ impl BackgroundTask {
     pub const ADMISSION: Self = Self::new("admission");
     /// Logs during a shutdown how many open requests the gateway still waits for.
     pub const DRAIN_PROGRESS: Self = Self::new("drain_progress");
-    /// Reloads the configuration.
+    /// Waits for reloads and applies them.
     pub const RELOAD: Self = Self::new("reload");
     /// Sends keep-alive notifications to systemd.
     pub const SYSTEMD_WATCHDOG: Self = Self::new("systemd_watchdog");

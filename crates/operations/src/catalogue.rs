@@ -3,11 +3,11 @@
 
 use serde::Serialize;
 
-/// All metrics of the gateway.
+/// All metrics, in the order of the metrics reference.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct MetricCatalogue(pub Vec<MetricDescription>);
 
-/// The description of one metric.
+/// Name, help, labels and level of one metric.
 #[derive(Debug, Clone, Serialize)]
 pub struct MetricDescription {
     /// The name of the metric in Prometheus. For a histogram: the name without `_bucket`, `_sum`
@@ -25,17 +25,16 @@ pub struct MetricDescription {
     pub is_folded: bool,
 }
 
-/// The description of one label of a metric.
+/// Name and values of one label.
 #[derive(Debug, Clone, Serialize)]
 pub struct LabelDescription {
-    /// The name of the label.
+    /// The name of the label, such as `backend`.
     pub name: &'static str,
     /// A description of the values of the label, in Markdown.
     pub values: String,
 }
 
-/// Prints the catalogue as JSON.
 pub(super) fn print(metrics: &MetricCatalogue) -> String {
-    // Only maps whose keys are no texts fail, and the catalogue has none.
+    // Serialization fails only for maps whose keys are not texts, and the catalogue has no such map.
     serde_json::to_string_pretty(metrics).unwrap_or_default() + "\n"
 }

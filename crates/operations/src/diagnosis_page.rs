@@ -1,15 +1,15 @@
 //! Generates the page about the diagnosis: a handwritten text with the runbook of each alert, and a section about
 //! each verdict.
 
-use tokenweir_diagnose::{DiagnosisRule, verdict_descriptions};
+use tokenweir_diagnose::DiagnosisRule;
 
 /// The handwritten text of the page, with a placeholder for the sections of the verdicts.
 const TEXT: &str = include_str!("diagnosis_page.txt");
 
-/// Generates the page. `rules`: the alert rules.
-pub(super) fn print(rules: &str) -> String {
-    let section = |verdict| verdict_section(verdict, rules);
-    let verdicts: String = verdict_descriptions().map(section).collect();
+/// Generates the page about these rules of the diagnosis. `alerts`: the alert rules.
+pub(super) fn print(rules: &[&DiagnosisRule], alerts: &str) -> String {
+    let sections = rules.iter().map(|rule| verdict_section(rule, alerts));
+    let verdicts: String = sections.collect();
     TEXT.replace("{verdicts}", verdicts.trim_end())
 }
 

@@ -11,6 +11,7 @@ mod yaml;
 
 use catalogue::MetricCatalogue;
 use schemars::Schema;
+use tokenweir_diagnose::DiagnosisRule;
 use tokenweir_protocol::named_enum;
 
 pub use deployment::DeploymentEndpoints;
@@ -48,12 +49,13 @@ named_enum! {
 }
 
 /// The tables that the gateway provides for the generated files.
-#[derive(Debug)]
 pub struct GatewayTables {
     /// All metrics of the gateway.
     pub metrics: MetricCatalogue,
     /// The JSON Schema of the configuration file.
     pub schema: Schema,
+    /// All rules of the diagnosis.
+    pub rules: Vec<&'static DiagnosisRule>,
 }
 
 const RECORDING_RULES: &str = include_str!("../../../config/prometheus/recording-rules.yml");
@@ -139,7 +141,11 @@ impl Artifact {
         gateway: &GatewayTables,
         endpoints: &DeploymentEndpoints,
     ) -> Result<String, RenderError> {
-        let GatewayTables { metrics, schema } = gateway;
+        let GatewayTables {
+            metrics,
+            schema,
+            rules,
+        } = gateway;
         match self {
             Self::Prometheus => prometheus_config::print(endpoints),
             Self::RecordingRules => Ok(RECORDING_RULES.to_owned()),
@@ -158,7 +164,7 @@ impl Artifact {
             }
             Self::GrafanaProvider => Ok(GRAFANA_PROVIDER.to_owned()),
             Self::Collector => Ok(collector_config(&endpoints.jaeger)),
-            Self::Runbooks => Ok(diagnosis_page::print(ALERT_RULES)),
+            Self::Runbooks => Ok(diagnosis_page::print(rules, ALERT_RULES)),
             Self::Schema => Ok(format!("{:#}\n", schema.as_value())),
             Self::Metrics => Ok(catalogue::print(metrics)),
         }

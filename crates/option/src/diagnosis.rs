@@ -1,4 +1,4 @@
-//! What options tell the diagnosis, and learn from it.
+//! The exchange of data between options and the diagnosis.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -6,9 +6,10 @@ use tokenweir_diagnose::{Diagnosis, DiagnosisSample, GatewayConditions};
 use tokenweir_engine::address::BackendId;
 use tokenweir_gateway::backend::Backend;
 
-/// What an option tells the diagnosis, and learns from it. It implements the methods that it needs.
+/// The data that an option adds to the diagnosis, and its reaction to a diagnosis. An option implements only
+/// the methods that it needs.
 pub trait DiagnosisHooks: Send + Sync {
-    /// Sets what the option knows in the samples of the backends, which are in the order of `backends`.
+    /// Adds the data of the option to the samples of the backends. The samples are in the order of `backends`.
     fn complete_samples(
         &self,
         _backends: &[Arc<Backend>],
@@ -17,9 +18,9 @@ pub trait DiagnosisHooks: Send + Sync {
     ) {
     }
 
-    /// Sets what the option knows in the conditions of the gateway.
+    /// Adds the data of the option, and the verdicts of its rules, to the conditions of the gateway.
     fn complete_conditions(&self, _gateway: &mut GatewayConditions, _now: Instant) {}
 
-    /// Acts on a diagnosis. Does not wait.
+    /// Reacts to a diagnosis. Must not wait.
     fn on_diagnosis(&self, _diagnosis: &Diagnosis, _now: Instant, _wall_time: SystemTime) {}
 }

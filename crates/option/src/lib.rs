@@ -1,5 +1,5 @@
-//! The contract of an option that one line of the program attaches. The program starts the options of its list, and
-//! puts what they bring in its place. The core knows none of them.
+//! The contract of an option. One line of the program adds an option to the gateway. The program starts all
+//! options of its list and inserts their parts into the gateway. The core does not depend on any option.
 
 mod context;
 mod diagnosis;
@@ -9,9 +9,10 @@ mod start_error;
 
 pub use context::{Change, Obstacle, OutputTarget, Reloaded, StartContext};
 pub use diagnosis::DiagnosisHooks;
-pub use parts::OptionParts;
+pub use parts::{GatewayParts, OptionParts, RecordParts};
 pub use start_error::{StartError, in_part};
 use tokenweir_api::StatusCheck;
+use tokenweir_diagnose::DiagnosisRule;
 use tokenweir_gateway::backend::facets::BackendFacet;
 use tokenweir_gateway::metric::MetricDescriptor;
 use tokenweir_gateway::proxy::ProxyContext;
@@ -22,22 +23,25 @@ use tokenweir_net::supervise::BackgroundTask;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// An option of the gateway. It has the constants and functions that it needs; the others have defaults.
+/// An option of the gateway. It defines only the constants and functions that it needs. All others have
+/// defaults.
 pub trait GatewayOption: Default + Send + Sync + 'static {
-    /// Its settings: those of its section of the configuration, a `ConfigSection`, or those that the list reads from
-    /// other sections.
+    /// The settings of the option: its section of the configuration, a `ConfigSection`, or values that the list
+    /// reads from other sections.
     type Settings: Send + 'static;
 
     /// The metrics of the option.
     const ROWS: &'static [MetricDescriptor] = &[];
-    /// What the option adds to an entry of the decision log.
+    /// The rules about the gateway whose verdicts the option finds.
+    const RULES: &'static [DiagnosisRule] = &[];
+    /// The parts that the option adds to an entry of the decision log.
     const DECISION_PARTS: &'static [DecisionPart] = &[];
     /// The checks of the status of the option by `tokenweir doctor`.
     const STATUS_CHECKS: &'static [StatusCheck] = &[];
     /// The background tasks of the option.
     const TASKS: &'static [BackgroundTask] = &[];
 
-    /// Starts the option and adds its parts, before the first backend exists. Called inside a Tokio runtime.
+    /// Starts the option and adds its parts, before the first backend exists. Is called inside a Tokio runtime.
     fn start(
         self: &Arc<Self>,
         _settings: Self::Settings,
@@ -47,7 +51,8 @@ pub trait GatewayOption: Default + Send + Sync + 'static {
         Ok(())
     }
 
-    /// What belongs to one backend. The list creates it instead if it needs settings of the backend.
+    /// The part of the option that belongs to one backend. If it needs settings of the backend, the list
+    /// creates it instead.
     fn facet(&self) -> Option<Box<dyn BackendFacet>> {
         None
     }
@@ -57,16 +62,16 @@ pub trait GatewayOption: Default + Send + Sync + 'static {
         self: &Arc<Self>,
         _settings: Self::Settings,
         _gateway: &ProxyContext,
-        _parts: &mut OptionParts,
+        _parts: &mut GatewayParts,
     ) -> Result<(), StartError> {
         Ok(())
     }
 
-    /// Applies the settings of a reload. The default is for settings that need a restart.
+    /// Applies the settings of a reload. The default does nothing, for settings that need a restart.
     fn configure(&self, _settings: Self::Settings) {}
 
-    /// Prepares the settings of a reload, if that can fail or needs more than [`Self::configure`]. May read files,
-    /// and changes nothing: an error keeps the previous settings.
+    /// Prepares the settings of a reload, if this can fail or needs more than [`Self::configure`]. It may read
+    /// files but changes nothing, so that the previous settings stay active after an error.
     fn reload(
         self: Arc<Self>,
         settings: Self::Settings,
@@ -83,12 +88,14 @@ pub trait GatewayOption: Default + Send + Sync + 'static {
         0
     }
 
-    /// Why the option cannot start with these settings on this machine. Unreadable secrets are no obstacle here.
-    fn obstacle(_settings: &Self::Settings, _context: &StartContext<'_>) -> Option<Obstacle> {
-        None
+    /// The reasons why the option cannot start with these settings on this machine. Unreadable secrets do not
+    /// count here.
+    fn obstacles(_settings: &Self::Settings, _context: &StartContext<'_>) -> Vec<Obstacle> {
+        Vec::new()
     }
 
-    /// Where the option writes requests, for the start banner. `None`: it writes none.
+    /// The destination to which the option writes requests, for the start banner. `None`: the option writes no
+    /// requests.
     fn output(_settings: &Self::Settings) -> Option<OutputTarget> {
         None
     }

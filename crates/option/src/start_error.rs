@@ -2,8 +2,8 @@
 
 use std::error::Error;
 
-/// The error of an option, or of another part of the gateway, with which the gateway cannot start or reload. It is
-/// shown with its causes.
+/// An error of an option or another part of the gateway that prevents a start or a reload. It is shown with its
+/// causes.
 pub type StartError = Box<dyn Error + Send + Sync>;
 
 /// The error of a part of the gateway, with a text that names the settings of the part.

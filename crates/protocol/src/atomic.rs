@@ -1,18 +1,22 @@
-//! Values with relaxed atomic access.
+//! Atomic values with relaxed ordering, for counters and flags that order no other memory access.
 
 use crate::clock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A `bool` with relaxed atomic access.
+/// A `bool` that threads change without a lock.
 #[derive(Debug, Default)]
 pub struct AtomicFlag(AtomicBool);
 
-/// A count with relaxed atomic access.
+/// A count that threads change without a lock.
 #[derive(Debug, Default)]
 pub struct AtomicCount(AtomicUsize);
 
-/// An `f64` with relaxed atomic access.
+/// A total with relaxed atomic access. It only grows until it is taken.
+#[derive(Debug, Default)]
+pub struct AtomicCounter(AtomicU64);
+
+/// An `f64` that threads change without a lock.
 #[derive(Debug, Default)]
 pub struct AtomicF64(AtomicU64);
 
@@ -22,7 +26,7 @@ pub struct AtomicF64(AtomicU64);
 pub struct AtomicInstant(AtomicI64);
 
 impl AtomicFlag {
-    /// Creates a flag with this value.
+    /// A flag that is `true` or `false` at first.
     pub const fn new(value: bool) -> Self {
         Self(AtomicBool::new(value))
     }
@@ -39,7 +43,7 @@ impl AtomicFlag {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Replaces the value. Returns the previous value.
+    /// Overwrites the flag and returns its previous value.
     #[inline]
     pub fn replace(&self, value: bool) -> bool {
         self.0.swap(value, Ordering::Relaxed)
@@ -47,24 +51,24 @@ impl AtomicFlag {
 }
 
 impl AtomicCount {
-    /// Creates a count with this value.
+    /// Creates a counter with this initial value.
     pub const fn new(count: usize) -> Self {
         Self(AtomicUsize::new(count))
     }
 
-    /// Returns the current count.
+    /// Reads the count.
     #[inline]
     pub fn get(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Replaces the count.
+    /// Replaces the value of the counter.
     #[inline]
     pub fn set(&self, count: usize) {
         self.0.store(count, Ordering::Relaxed);
     }
 
-    /// Adds to the count. Returns the previous count.
+    /// Returns the count before the addition.
     #[inline]
     pub fn add(&self, added: usize) -> usize {
         self.0.fetch_add(added, Ordering::Relaxed)
@@ -78,15 +82,46 @@ impl AtomicCount {
         self.0.fetch_update(relaxed, relaxed, sum).is_ok()
     }
 
-    /// Subtracts from the count.
+    /// Must not subtract more than the count: it would wrap around.
     #[inline]
     pub fn sub(&self, subtracted: usize) {
         self.0.fetch_sub(subtracted, Ordering::Relaxed);
     }
 }
 
+impl AtomicCounter {
+    /// Creates a counter with the value 0.
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Returns the current value.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Adds to the value. Returns the previous value.
+    #[inline]
+    pub fn add(&self, added: u64) -> u64 {
+        self.0.fetch_add(added, Ordering::Relaxed)
+    }
+
+    /// Sets the value to `least` if it is lower.
+    #[inline]
+    pub fn raise_to(&self, least: u64) {
+        self.0.fetch_max(least, Ordering::Relaxed);
+    }
+
+    /// Resets the value to 0. Returns the previous value.
+    #[inline]
+    pub fn take(&self) -> u64 {
+        self.0.swap(0, Ordering::Relaxed)
+    }
+}
+
 impl AtomicF64 {
-    /// Creates a number with this value.
+    /// A number that begins at `value`. NaN: no value yet.
     pub const fn new(value: f64) -> Self {
         Self(AtomicU64::new(value.to_bits()))
     }

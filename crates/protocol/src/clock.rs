@@ -5,7 +5,7 @@
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The current time of the monotonic clock.
+/// The monotonic time. In tests with tokio's paused clock, the paused time.
 pub fn now() -> Instant {
     #[expect(
         clippy::disallowed_methods,

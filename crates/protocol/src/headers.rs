@@ -142,7 +142,7 @@ impl RequestId {
         )
     }
 
-    /// The id as text.
+    /// The id as a string slice.
     pub fn as_str(&self) -> &str {
         // Faster than `to_str`, which checks each byte.
         str::from_utf8(self.0.as_bytes()).unwrap_or_default()
@@ -287,7 +287,7 @@ pub fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     headers.get_all(UPGRADE).iter().any(is_other) && has_token(headers, &CONNECTION, "upgrade")
 }
 
-/// Whether a response is an event stream.
+/// Whether the media type is `text/event-stream`.
 pub fn is_event_stream(headers: &HeaderMap) -> bool {
     let value = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     let value = value.unwrap_or_default().trim_ascii_start();
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_found_without_case_beside_binary_items() {
+    fn tokens_in_any_case_are_found_beside_binaries() {
         let odd = HeaderValue::from_bytes(b"\xe9, Close").unwrap();
         let headers = HeaderMap::from_iter([(CONNECTION, odd)]);
         assert!(has_token(&headers, &CONNECTION, "close"));

@@ -79,9 +79,9 @@ pub struct FixedBucketHistogram<S> {
 pub struct HistogramSnapshot<'a> {
     /// Number of values in each bucket. The last bucket has no upper bound.
     pub bucket_counts: &'a [u32],
-    /// Number of recorded values.
+    /// How many values were recorded.
     pub count: u32,
-    /// Sum of the values.
+    /// The sum, in the unit of the values.
     pub sum: f64,
     /// The largest value; 0 if there are no values.
     pub max: f64,
@@ -89,7 +89,7 @@ pub struct HistogramSnapshot<'a> {
     pub exponential: Option<&'a ExponentialHistogram>,
 }
 
-/// Greatest number of bucket bounds of a [`FixedBucketHistogram`].
+/// Maximum number of bucket bounds of a [`FixedBucketHistogram`].
 pub const MAX_BUCKET_BOUNDS: usize = 40;
 
 impl BucketLayout for OutputGap {
@@ -125,7 +125,7 @@ impl BucketBounds {
         ))
     }
 
-    /// These bounds, for a histogram that counts its values in exponential buckets too.
+    /// Returns the same bounds for a histogram that also counts its values in exponential buckets.
     #[must_use]
     pub fn native(&self) -> Self {
         Self(BoundsStorage::Native((**self).into()))
@@ -175,7 +175,7 @@ impl<S: BucketLayout> FixedBucketHistogram<S> {
         }
     }
 
-    /// Records `value` as if it occurred `times` times.
+    /// Records `times` equal values at the cost of one.
     pub fn record_n(&mut self, value: f64, times: u32) {
         let bucket = self.bounds.bucket_index(value);
         self.bucket_counts[bucket] = self.bucket_counts[bucket].saturating_add(times);
@@ -187,12 +187,12 @@ impl<S: BucketLayout> FixedBucketHistogram<S> {
         }
     }
 
-    /// Number of recorded values.
+    /// How many values were recorded.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// The sum of all values.
+    /// The sum, in the unit of the values.
     pub fn sum(&self) -> f64 {
         self.sum
     }
@@ -202,7 +202,7 @@ impl<S: BucketLayout> FixedBucketHistogram<S> {
         (self.count > 0).then_some(self.max)
     }
 
-    /// The mean; `None` if there are no values.
+    /// The mean of all values. `None`: the histogram is empty.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / f64::from(self.count))
     }
@@ -213,7 +213,7 @@ impl<S: BucketLayout> FixedBucketHistogram<S> {
         &self.bucket_counts[..=self.bounds.len()]
     }
 
-    /// The bucket bounds.
+    /// The upper bounds of the buckets, without infinity.
     pub fn bounds(&self) -> &BucketBounds {
         &self.bounds
     }

@@ -1,6 +1,6 @@
 //! The kinds of metrics that both Prometheus and OpenTelemetry define.
 
-/// The kind of a metric.
+/// The kind of a metric, which determines its exposition.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum MetricKind {
     /// A value that never decreases while the process runs.

@@ -16,7 +16,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<T> SharedLock<T> {
-    /// Creates a lock around this value.
+    /// Puts the value behind a lock.
     pub const fn new(value: T) -> Self {
         Self(RwLock::new(value))
     }
@@ -35,7 +35,7 @@ impl<T> SharedLock<T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the value for changes and returns it.
+    /// Locks the value for changes. Waits for readers and writers.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }

@@ -38,20 +38,17 @@ pub struct SseDecoder {
     is_in_block: bool,
     /// The first byte of the current line that is not white space.
     line_begins_with: u8,
-    /// Name of the field in the current line.
     field_name: BoundedText<6>,
-    /// Value of the `event` field of the current event.
     event_type: BoundedText<64>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum LineState {
-    /// At the start of the stream, with the number of bytes that matched a byte order mark.
+    /// The stream starts: the number of its bytes that matched a byte order mark.
     ByteOrderMark(u8),
-    /// At the start of a line.
     #[default]
     Start,
-    /// In white space at the start of a line.
+    /// The line has only white space so far.
     Space,
     FieldName,
     /// The colon of a field was read. A space directly after the colon is not part of the value.

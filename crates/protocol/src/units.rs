@@ -46,7 +46,7 @@ pub mod duration {
         TooLong(String),
     }
 
-    /// Parses a duration.
+    /// Parses a number with a unit, such as `250ms`.
     pub fn parse(text: &str) -> Result<Duration, DurationError> {
         // humantime accepts a zero without a unit, so the unit is checked here.
         let has_unit = text
@@ -128,19 +128,19 @@ pub mod bytes {
 }
 
 impl Duration {
-    /// Serializes as [`duration::format()`].
+    /// Writes the text of [`duration::format()`].
     pub fn serialize<S: Serializer>(value: &time::Duration, to: S) -> Result<S::Ok, S::Error> {
         duration::format(*value).serialize(to)
     }
 
-    /// Deserializes as [`duration::parse`].
+    /// Reads the text of [`duration::parse`].
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<time::Duration, D::Error> {
         duration::parse(&from.deserialize_str(TextVisitor)?).map_err(D::Error::custom)
     }
 }
 
 impl Optional<Duration> {
-    /// Serializes as [`duration::format()`], or null.
+    /// Writes the text of [`duration::format()`], or null.
     pub fn serialize<S: Serializer>(
         value: &Option<time::Duration>,
         to: S,
@@ -148,7 +148,7 @@ impl Optional<Duration> {
         value.map(duration::format).serialize(to)
     }
 
-    /// Deserializes as [`duration::parse`], or null.
+    /// Reads the text of [`duration::parse`], or null.
     pub fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Option<time::Duration>, D::Error> {
@@ -160,24 +160,24 @@ impl Optional<Duration> {
 }
 
 impl Size {
-    /// Serializes as [`bytes::format()`].
+    /// Writes the text of [`bytes::format()`].
     pub fn serialize<S: Serializer>(value: &usize, to: S) -> Result<S::Ok, S::Error> {
         bytes::format(*value).serialize(to)
     }
 
-    /// Deserializes as [`bytes::parse`].
+    /// Reads the text of [`bytes::parse`].
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
         bytes::parse(&from.deserialize_str(TextVisitor)?).map_err(D::Error::custom)
     }
 }
 
 impl Optional<Size> {
-    /// Serializes as [`bytes::format()`], or null.
+    /// Writes the text of [`bytes::format()`], or null.
     pub fn serialize<S: Serializer>(value: &Option<usize>, to: S) -> Result<S::Ok, S::Error> {
         value.map(bytes::format).serialize(to)
     }
 
-    /// Deserializes as [`bytes::parse`], or null.
+    /// Reads the text of [`bytes::parse`], or null.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Error> {
         #[derive(Deserialize)]
         struct Bytes(#[serde(with = "Size")] usize);

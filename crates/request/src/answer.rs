@@ -31,7 +31,6 @@ struct Left {
     ended: Option<Instant>,
 }
 
-/// A request that was answered.
 #[derive(Debug)]
 struct Answered {
     prompt: u64,
@@ -47,26 +46,26 @@ enum Client {
     Address(IpAddr),
 }
 
-/// Number of answered requests that are compared with requests ended by their clients.
+/// Number of answered requests that are remembered, to recognize hedged requests.
 const MAX_ANSWERED: usize = 256;
-/// Minimum wait without output after which a disconnect means that the client gave up. A client that leaves
-/// earlier cancels the request.
+/// Minimum wait without output after which a disconnect means that the client stopped waiting. A client that
+/// leaves earlier cancels the request.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
-/// A client has a time-out if this many of its last [`COMPARED`] ended requests took as long as this one, within this
-/// part, and at least so long.
+/// A client is considered to have a timeout if this many of its last [`COMPARED`] ended requests took as long
+/// as this one, within this relative difference.
 const COMPARED: usize = 8;
 const MIN_EQUAL: usize = 6;
 const EQUAL_PART: f64 = 0.02;
 const MIN_TIMEOUT: Duration = Duration::from_millis(500);
 /// A client that sends the same prompt again within this time repeats the request that it ended.
 const REPEATED_WITHIN: Duration = Duration::from_secs(5);
-/// The end of a request is noticed at most so late.
+/// Maximum delay with which the gateway notices that a client ended its request.
 const NOTICED_WITHIN: Duration = Duration::from_millis(500);
 const STATUS_SWITCHING_PROTOCOLS: u16 = 101;
 const STATUS_REQUEST_TIMEOUT: u16 = 408;
 
 impl AnswerJudge {
-    /// A judge with these objectives.
+    /// Creates a judge that compares answers with these objectives.
     pub fn new(objectives: Vec<Objective>) -> Self {
         Self {
             objectives,
@@ -107,7 +106,8 @@ impl AnswerJudge {
         }
     }
 
-    /// Whether the client ended its last requests after the same time as this one: it has a time-out.
+    /// Whether the client ended its last requests after the same time as this one, which shows a timeout of the
+    /// client.
     fn has_timeout(&self, record: &RequestRecord) -> bool {
         let took = record.duration();
         let client = Client::of(record);
@@ -118,7 +118,7 @@ impl AnswerJudge {
         took >= MIN_TIMEOUT && equal.count() >= MIN_EQUAL
     }
 
-    /// Whether the client sends again what it ended a moment before.
+    /// Whether the client repeats the prompt of a request that it ended a moment before.
     fn repeats(&self, record: &RequestRecord) -> bool {
         let Some(prompt) = prompt_of(record) else {
             return false;
@@ -247,7 +247,7 @@ fn is_truncated(record: &RequestRecord) -> bool {
     is_counted && observed.usage.output.is_some_and(|output| output < limit)
 }
 
-/// Whether the client left after a wait, either before any output or in a pause of the output.
+/// Whether the client disconnected after a wait, either before any output or in a pause of the output.
 fn has_given_up(record: &RequestRecord) -> bool {
     let timings = &record.timings;
     let is_receiving = !record.observed.is_stream && record.bytes_out > 0;
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_is_empty_except_in_completions() {
+    fn answers_without_text_are_empty_except_in_completions() {
         let of = |api| {
             class(|record| {
                 record.observed.has_answer = false;
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_client_s_own_limit_is_whole() {
+    fn answers_that_reach_the_clients_limit_are_whole() {
         let of = |limit, output, api| {
             class(|record| {
                 record.observed.finish_reasons = vec![Some(FinishReason::Length)];

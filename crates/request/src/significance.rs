@@ -21,9 +21,9 @@ pub fn is_share_above(part: u64, total: u64, share: f64) -> bool {
 /// The spread of measured times in seconds.
 #[derive(Debug, Clone, Copy)]
 pub struct TimeSpread {
-    /// The mean.
+    /// Mean time in seconds.
     pub mean: f64,
-    /// The standard deviation.
+    /// Standard deviation in seconds.
     pub deviation: f64,
 }
 

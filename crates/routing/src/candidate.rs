@@ -20,13 +20,16 @@ pub struct Candidate {
     /// Configured share of the requests, relative to the weights of the other backends. 0 counts as
     /// 1.
     pub weight: u32,
-    /// Requests that the backend still has to get for its share, in millionths. Negative: the backend has had
-    /// more than its share. See [`shares`](super::shares).
+    /// Number of requests, in millionths, by which the backend is below its share. Negative: the backend has
+    /// had more than its share. See [`shares`](super::shares).
     #[serde(skip)]
     pub credit: i64,
     /// Whether the backend has loaded the LoRA adapter of the request. True if the request needs
     /// no adapter.
     pub has_adapter: bool,
+    /// Whether the request needs a LoRA adapter.
+    #[serde(skip)]
+    pub needs_adapter: bool,
     /// Hash key of the backend, for rendezvous hashing of sessions.
     #[serde(skip)]
     pub key: u64,

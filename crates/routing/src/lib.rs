@@ -27,7 +27,7 @@ pub mod shares;
 pub use candidate::Candidate;
 pub use estimation::{
     CachedSource, KnownPrefix, LearnedEstimates, LoadEstimator, LoadReport, LocalLoad, MAX_PEERS,
-    PredictedLeg, PrefillCost, ReportedLoad, ReportedQueues, Reservation, TokenGapSum,
+    PredictedLeg, PrefillCost, ReportedLoad, Reservation, TokenGapSum,
 };
 pub use hash::{mix, rendezvous_score, unit};
 pub use imputation::impute_missing_estimates;

@@ -33,10 +33,10 @@ named_enum! {
     }
 }
 
-/// A policy with its settings.
+/// A routing policy with its settings.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Policy {
-    /// The algorithm of the policy.
+    /// The algorithm with which the policy picks a backend.
     pub kind: PolicyKind,
     /// Settings of [`PolicyKind::KvAware`]. They also apply to predictions under other policies.
     pub kv_aware: kv_aware::KvAwareSettings,

@@ -35,7 +35,7 @@ impl RoutingContext {
         }
     }
 
-    /// The policy that decides.
+    /// The policy that picks the backend.
     pub const fn policy(&self) -> &Policy {
         &self.policy
     }

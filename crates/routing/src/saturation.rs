@@ -56,7 +56,7 @@ pub struct LatencyLimits {
 /// Share of the running requests that may wait before the engine counts as full. An engine that runs more
 /// requests starts more of them between two reports.
 const WAITING_SHARE: f64 = 1.0 / 16.0;
-/// Certainty below which the KV cache usage does not count: that of a report as old as the horizon.
+/// Certainty below which the KV cache usage does not count. A report as old as the horizon has this certainty.
 const MIN_CERTAINTY: f64 = 0.5;
 
 /// Share of the TTFT limit that the backlog of an engine may take. The rest is for the prefill of the request
@@ -72,7 +72,7 @@ const TOKEN_GAP_SHARE: f64 = 0.7;
 /// Seconds for which a candidate must be overdue to count as stuck.
 const STUCK_OVERDUE_SECONDS: f64 = 2.0;
 
-/// Whether the engine of a candidate seems to be at a standstill.
+/// Whether the engine of a candidate seems to make no progress.
 fn is_stuck(candidate: &Candidate) -> bool {
     candidate.overdue >= STUCK_OVERDUE_SECONDS
 }
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_greatest_number_in_flight_excludes() {
+    fn the_maximum_number_in_flight_excludes_a_backend() {
         let thresholds = SaturationThresholds {
             in_flight: Some(20),
             ..THRESHOLDS
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn without_reports_only_requests_in_flight_fill() {
+    fn without_reports_only_requests_in_flight_fill_backends() {
         let unreported = Candidate {
             in_flight: 1_000,
             kv_usage: None,
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn long_gaps_between_tokens_fill() {
+    fn long_gaps_between_tokens_fill_a_backend() {
         let limits = LatencyLimits {
             tpot: Some(0.1),
             ..NO_LIMITS
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_backlog_fills() {
+    fn a_long_backlog_fills_a_backend() {
         let limits = LatencyLimits {
             ttft: Some(2.0),
             ..NO_LIMITS

@@ -6,8 +6,8 @@
 //! credit = Σ (share − 1 if the candidate was chosen), over the decisions in which it was a candidate
 //! ```
 //!
-//! A candidate is within its share if its credit is at most `MAX_DEBT` requests below the mean. Since debt is
-//! bounded, each backend gets its share in the long run, and meanwhile the policy is free to follow prefixes
+//! A candidate is within its share if its credit is at most `MAX_DEBT` requests below the mean. Because the
+//! difference is bounded, each backend gets its share in the long run, and the policy can still follow prefixes
 //! and load. The parts of a backend, such as data-parallel ranks, divide its weight.
 
 use super::Candidate;
@@ -17,7 +17,6 @@ const UNITS: f64 = 1e6;
 /// Maximum number of requests that a backend may get ahead of its share.
 const MAX_DEBT: f64 = 4.0 * UNITS;
 
-/// Whether all candidates have the same share.
 pub(crate) fn are_equal(candidates: &[Candidate]) -> bool {
     candidates
         .windows(2)

@@ -1,4 +1,4 @@
-//! Tests of properties that all policies have.
+//! Tests of properties that all policies share.
 
 use super::*;
 use proptest::prelude::*;
@@ -27,7 +27,7 @@ pub(super) fn idle_candidate() -> Candidate {
     }
 }
 
-/// Estimates that can occur, and some that should not occur.
+/// Plausible estimates, and some implausible ones.
 fn number() -> impl Strategy<Value = f64> {
     prop_oneof![
         0.0..1e6_f64,

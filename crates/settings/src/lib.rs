@@ -28,6 +28,7 @@ pub use secret::{
 };
 pub use section::{
     ConfigSection, KnownBackends, KnownTenants, ListedSecret, OutputFile, ReloadClass, SecretList,
+    distinct_files,
 };
 
 /// The problem of a key in a core section that only an option reads, in a program without options.

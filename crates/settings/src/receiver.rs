@@ -23,7 +23,7 @@ settings_entry! {
     }
 }
 
-/// The URL of a receiver.
+/// The URL of a receiver, or the location of a secret URL.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ReceiverUrl {

@@ -4,7 +4,7 @@ use http::HeaderName;
 use std::path::Path;
 use std::time::Duration;
 
-/// The violation of a rule of the configuration.
+/// A configuration value that a rule forbids, or several values that contradict each other.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RuleViolation {
     /// The paths of the values that together violate the rule. The error names the first of these values that
@@ -47,7 +47,7 @@ pub fn at_least_1ms(path: &str, time: impl Into<Option<Duration>>) -> CheckResul
     require(holds, path, "this must be 1ms or more")
 }
 
-/// Fails if a number is 0.
+/// Fails if a number is 0. `None` is valid.
 pub fn more_than_0(path: &str, number: impl Into<Option<usize>>) -> CheckResult {
     require(number.into() != Some(0), path, "this must be more than 0")
 }

@@ -49,14 +49,14 @@ pub enum SecretError {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {purpose}")]
 pub struct UnreadableSecret {
-    /// What the secret is for, such as `the admin token (access.admin_token)`.
+    /// The purpose of the secret, such as `the admin token (access.admin_token)`.
     purpose: String,
     source: SecretError,
 }
 
-/// A secret of the configuration, and what it is for.
+/// A secret of the configuration with its purpose.
 pub struct ConfiguredSecret<'a> {
-    /// What the secret is for, such as `the admin token (access.admin_token)`.
+    /// The purpose of the secret, such as `the admin token (access.admin_token)`.
     purpose: String,
     secret: &'a Secret,
 }
@@ -76,8 +76,8 @@ named_enum! {
 }
 
 impl SecretMistake {
-    /// The mistake with this error text. An error of `serde` carries only a text, so the parser finds the
-    /// mistake by it.
+    /// The mistake with this error text. An error of `serde` contains only a text, from which the parser finds
+    /// the kind of mistake.
     pub fn from_text(text: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
@@ -86,7 +86,7 @@ impl SecretMistake {
 }
 
 impl<'a> ConfiguredSecret<'a> {
-    /// Combines a secret with the text that says what it is for. `None`: the secret is not configured.
+    /// Combines a secret with its purpose. `None`: the secret is not configured.
     pub fn new(purpose: impl Into<String>, secret: Option<&'a Secret>) -> Option<Self> {
         Some(Self {
             purpose: purpose.into(),
@@ -94,7 +94,7 @@ impl<'a> ConfiguredSecret<'a> {
         })
     }
 
-    /// The location in the configuration.
+    /// The file or the environment variable that contains the secret.
     pub fn location(&self) -> &'a Secret {
         self.secret
     }

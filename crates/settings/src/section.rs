@@ -1,16 +1,16 @@
 //! The contract between the configuration and a section.
 
-use crate::rule::CheckResult;
+use crate::rule::{CheckResult, violation_of};
 use crate::secret::ConfiguredSecret;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A section of the configuration `C`: a key of the file, with all keys below it. The type [`Self::Values`]
 /// defines the names and the schema of the keys. Its `Default` defines their defaults.
 pub trait ConfigSection<C> {
-    /// The values of the section.
+    /// The type of the values, with a field for each key.
     type Values: Clone + Default;
 
-    /// When new values take effect. Sections that need a restart state it.
+    /// When new values take effect. Sections whose values need a restart override this constant.
     const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     /// The values if the configuration does not contain this section.
@@ -45,9 +45,9 @@ pub trait ConfigSection<C> {
 /// When new values of a section take effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReloadClass {
-    /// At a reload. A running request keeps the values with which it started.
+    /// A reload applies new values. A running request keeps the values with which it started.
     AtOnce,
-    /// At the next start of the gateway.
+    /// The next start of the gateway applies new values.
     AfterRestart,
 }
 
@@ -55,7 +55,7 @@ pub enum ReloadClass {
 pub struct ListedSecret<'a> {
     /// The path of the key that contains the location.
     pub path: String,
-    /// The secret, and what it is for.
+    /// The location of the secret and its purpose.
     pub secret: ConfiguredSecret<'a>,
     /// Whether a reload reads the secret again, so that a change of its file causes a reload.
     pub is_reloaded: bool,
@@ -100,6 +100,40 @@ impl<'a> OutputFile<'a> {
     pub fn new(path: &'static str, file: Option<&'a Path>) -> Option<Self> {
         Some(Self { path, file: file? })
     }
+
+    /// The file with an absolute path.
+    fn absolute(&self) -> PathBuf {
+        std::path::absolute(self.file).unwrap_or_else(|_| self.file.to_owned())
+    }
+
+    /// The file to which the rotation of this file renames it.
+    fn rotated(&self) -> PathBuf {
+        let mut rotated = self.absolute().into_os_string();
+        rotated.push(".old");
+        rotated.into()
+    }
+}
+
+/// Fails if two sections write the same file, or if the rotation of one file replaces another.
+pub fn distinct_files(files: &[OutputFile<'_>]) -> CheckResult {
+    for (index, file) in files.iter().enumerate() {
+        for earlier in &files[..index] {
+            let paths = [file.path, earlier.path];
+            if file.absolute() == earlier.absolute() {
+                let problem = format!("{} is the same file: write another path", earlier.path);
+                return Err(violation_of(paths, problem));
+            }
+            if file.rotated() == earlier.absolute() || earlier.rotated() == file.absolute() {
+                let problem = format!(
+                    "{} and this file overwrite each other, because one is FILE.old of the other: \
+                     write another path",
+                    earlier.path
+                );
+                return Err(violation_of(paths, problem));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A configuration that knows whether tenants are configured.

@@ -21,7 +21,6 @@ pub struct BlockPool {
     /// Eviction begins with the first entry, and skips an entry whose block was pinned again after this
     /// release.
     releases: VecDeque<(u64, BlockId)>,
-    /// Number of unpinned blocks.
     free_count: usize,
     /// Number of releases so far, which is the `release_order` of the next released block.
     release_count: u64,
@@ -37,7 +36,7 @@ pub enum CacheChange {
     Stored(StoredBlock),
     /// The block with this hash was evicted.
     Removed(u64),
-    /// All blocks were forgotten.
+    /// The content of all blocks was discarded.
     Cleared,
 }
 
@@ -131,7 +130,7 @@ impl BlockPool {
             .unwrap_or_default()
     }
 
-    /// Number of blocks.
+    /// Number of all blocks, pinned or free.
     pub fn total(&self) -> usize {
         self.blocks.len()
     }

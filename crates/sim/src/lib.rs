@@ -54,7 +54,6 @@ struct BackendListeners {
     kv_events: Option<KvEventListeners>,
 }
 
-/// The listeners for new KV events and for replays of KV events.
 #[derive(Debug)]
 struct KvEventListeners {
     live: TcpListener,

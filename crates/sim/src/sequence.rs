@@ -36,7 +36,7 @@ impl SequenceRequest {
 /// A token that a step produced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GeneratedToken {
-    /// The sequence of the token.
+    /// The sequence that the token continues.
     pub id: SequenceId,
     /// Position in the output, from 1.
     pub nth: u32,
@@ -72,13 +72,11 @@ pub struct FinishedSequence {
 pub(super) struct Sequence {
     pub(super) id: SequenceId,
     request: SequenceRequest,
-    /// Number of generated tokens.
     generated: u32,
     /// Number of tokens whose keys and values are in `blocks`.
     pub(super) computed: u32,
     /// Number of `computed` tokens that belong to the current step.
     pub(super) scheduled: u32,
-    /// The pinned blocks of the sequence.
     pub(super) blocks: Vec<BlockId>,
     /// Number of full blocks whose hashes are registered in the pool.
     hashed_blocks: usize,
@@ -88,7 +86,6 @@ pub(super) struct Sequence {
     /// Time at which the scheduler first saw the sequence. `None`: the scheduler has not seen it
     /// yet.
     pub(super) queued: Option<Duration>,
-    /// Time of the first admission.
     admitted_at: Duration,
     first_token: Duration,
     last_token: Duration,
@@ -144,7 +141,6 @@ impl Sequence {
         self.generated > 0 && self.scheduled <= 1
     }
 
-    /// Hashes of the blocks that may be reused from the cache.
     pub(super) fn reusable_block_hashes(&self, block_size: u32) -> &[u64] {
         self.request.reusable_block_hashes(self.len(), block_size)
     }
@@ -226,7 +222,6 @@ impl Sequence {
         Some(self.token(Duration::ZERO))
     }
 
-    /// The token that was generated last.
     fn token(&self, gap: Duration) -> GeneratedToken {
         GeneratedToken {
             id: self.id,

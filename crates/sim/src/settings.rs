@@ -83,10 +83,9 @@ pub struct SimulatorSettings {
     pub faults: SimulatedFaults,
 }
 
-/// The settings with which a request is checked.
+/// The settings against which a request is checked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ModelLimits<'a> {
-    /// The served model names.
     pub(super) models: &'a [String],
     /// Maximum number of tokens of prompt and output together.
     pub(super) max_model_len: u32,

@@ -21,9 +21,9 @@ use super::text::SimulatedFinishReason;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 
-/// Greatest delay against the real clock that the engine loop makes up for, by computing the next step as if it
+/// Maximum delay against the real clock that the engine loop makes up for, by computing the next step as if it
 /// had begun on time. Timers round up to a millisecond, which is less than this limit, so they do not slow the
-/// engine down. Greater delays come from a busy machine, and do.
+/// engine down. Greater delays come from a busy machine, and slow the engine down.
 const MAX_CATCH_UP: Duration = Duration::from_millis(10);
 
 /// A simulated vLLM server without its socket.
@@ -86,7 +86,7 @@ pub struct SimulatedBackendStats {
     pub aborts: u64,
     /// Number of finished requests.
     pub finished: u64,
-    /// The current load of the engine.
+    /// Gauges and counters of the engine at this time.
     pub load: SimulatedEngineLoad,
 }
 
@@ -127,7 +127,7 @@ impl SimulatedBackend {
         })
     }
 
-    /// Returns the current statistics.
+    /// Returns a copy of the statistics.
     pub fn stats(&self) -> SimulatedBackendStats {
         let state = self.lock_state();
         SimulatedBackendStats {

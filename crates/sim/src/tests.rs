@@ -175,7 +175,7 @@ async fn the_bind_error_names_the_address() {
 }
 
 #[tokio::test]
-async fn a_hanging_backend_accepts_and_sends_nothing() {
+async fn a_hanging_backend_accepts_connections_and_sends_nothing() {
     let faults = SimulatedFaults {
         hang_after: Some(std::time::Duration::ZERO.into()),
         ..SimulatedFaults::default()

@@ -101,7 +101,7 @@ impl SimulatedPrompt {
 pub struct SimulatedOutput {
     /// Seed of the pseudorandom words.
     pub seed: u64,
-    /// Length in tokens.
+    /// Length of the output in tokens.
     pub tokens: u32,
     /// Why the output ends.
     pub finish: SimulatedFinishReason,
@@ -144,7 +144,7 @@ impl SimulatedOutput {
         );
     }
 
-    /// The text of all tokens.
+    /// The words of all tokens as one text.
     pub fn text(&self) -> String {
         let mut text = String::new();
         self.write(0..self.tokens, &mut text);

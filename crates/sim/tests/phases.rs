@@ -11,7 +11,7 @@ use tokenweir_protocol::histogram::OutputGapHistogram;
 use tokenweir_protocol::openai::Usage;
 use tokenweir_request::record::fixtures::{decision, streamed};
 use tokenweir_request::record::{
-    BackendCondition, RequestPhase, RequestPhases, RequestRecord, WaitReports,
+    BackendCondition, EngineQueues, RequestPhase, RequestPhases, RequestRecord, WaitReports,
 };
 use tokenweir_routing::{Candidate, LoadEstimator, LoadReport, PromptFingerprint, Reservation};
 use tokenweir_sim::engine::{
@@ -46,6 +46,7 @@ struct SentRequest {
 struct Simulation {
     engine: Engine,
     estimator: LoadEstimator,
+    queues: EngineQueues,
     epoch: Instant,
     now: Duration,
     /// Requests in the API server of the engine, with the time at which they leave it.
@@ -76,6 +77,7 @@ impl Simulation {
         Self {
             engine: Engine::new(spec),
             estimator: LoadEstimator::new(epoch, Duration::from_secs(1)),
+            queues: EngineQueues::default(),
             epoch,
             now: Duration::ZERO,
             front_end: VecDeque::new(),
@@ -142,7 +144,6 @@ impl Simulation {
         );
     }
 
-    /// Runs until fewer than `open` requests are open.
     fn run_until_fewer_than(&mut self, open: usize) {
         while self.sent.len() >= open {
             if self.batch.is_none() {
@@ -178,11 +179,10 @@ impl Simulation {
             capacity: None,
             tokens: Some((load.prompt_tokens + load.generation_tokens) as f64),
         };
-        self.estimator.on_report(
-            &report,
-            &self.estimator.local_load(),
-            self.instant(self.now),
-        );
+        let local_load = self.estimator.local_load();
+        let now = self.instant(self.now);
+        self.estimator.on_report(&report, &local_load, now);
+        self.queues.on_report(&report, now);
         self.condition.waiting = Some(load.waiting as u32);
         self.condition.running = Some(load.running as u32);
         if let Some(mean) = self.prefill.0.checked_div(self.prefill.1) {
@@ -215,6 +215,8 @@ impl Simulation {
                 sent.record.timings.first_output = Some(output_at);
                 self.estimator
                     .first_output(&mut sent.reservation, output_at);
+                let answering = self.estimator.local_load().answering();
+                self.queues.on_first_output(answering);
             }
         }
         for finished in &step.finished {
@@ -242,8 +244,8 @@ impl Simulation {
         sent.record.wait_reports = WaitReports {
             mean_prefill: self.mean_prefill,
             mean_prompt_tokens: self.estimator.learned().prompt_tokens(),
-            running_while_queued: self.estimator.reported_queues().running_in(from, until),
-            max_answering: self.estimator.max_answering(),
+            running_while_queued: self.queues.running_in(from, until),
+            max_answering: self.queues.max_answering(),
             last_output_at: None,
         };
         let phases = RequestPhases::from_record(&sent.record);
@@ -255,7 +257,6 @@ impl Simulation {
             .push((derived - queue.as_secs_f64()).abs() / ttft);
     }
 
-    /// A closed loop of `concurrency` clients.
     fn closed_loop(&mut self, concurrency: usize, requests: usize, prompts: std::ops::Range<u32>) {
         for _ in 0..requests {
             self.run_until_fewer_than(concurrency);
@@ -274,7 +275,6 @@ impl Simulation {
     }
 }
 
-/// The p50 and the p99 of `values`.
 fn quantiles(values: &mut [f64]) -> [f64; 2] {
     values.sort_by(f64::total_cmp);
     [50, 99].map(|percent| values[(values.len() - 1) * percent / 100])

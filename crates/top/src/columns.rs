@@ -7,11 +7,10 @@ use tokenweir_api::{
     BackendSummary, EndedRequest, GatewaySnapshot, GpuSummary, GroupSummary, StreamSummary,
 };
 
-/// A column of a pane.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TableColumn {
     pub(super) title: &'static str,
-    /// Least width in characters. A text column grows until its longest text fits. The column
+    /// Minimum width in characters. A text column grows until its longest text fits. The column
     /// [`GROWING_COLUMN`] grows first.
     pub(super) width: u16,
     pub(super) is_numeric: bool,
@@ -20,7 +19,6 @@ pub(super) struct TableColumn {
     pub(super) priority: u8,
 }
 
-/// One row of a pane.
 #[derive(Debug, Clone)]
 pub(super) struct TableRow {
     pub(super) cells: Vec<TableCell>,
@@ -30,7 +28,6 @@ pub(super) struct TableRow {
     pub(super) tone: CellTone,
 }
 
-/// A cell of a row.
 #[derive(Debug, Clone)]
 pub(super) struct TableCell {
     pub(super) text: String,
@@ -57,7 +54,7 @@ enum SortKey {
     Number(f64),
 }
 
-/// GPU values that are older than this number of seconds are marked as old.
+/// Age in seconds from which GPU values are marked as old.
 const MAX_GPU_AGE_SECONDS: f64 = 30.0;
 
 const fn text_column(title: &'static str, width: u16, priority: u8) -> TableColumn {
@@ -78,8 +75,8 @@ const fn number_column(title: &'static str, width: u16, priority: u8) -> TableCo
     }
 }
 
-/// The columns of the pane of backends. TTFT shows most faults, so it is the last number that a narrow screen
-/// omits.
+/// The columns of the pane of backends. TTFT shows most faults, so a narrow screen omits it only after all
+/// other numbers.
 const BACKEND_COLUMNS: &[TableColumn] = &[
     text_column(GROWING_COLUMN, 12, 0),
     text_column("STATE", 9, 0),
@@ -99,7 +96,7 @@ const BACKEND_COLUMNS: &[TableColumn] = &[
     text_column("WHY", 20, FIRST_SPARE_PRIORITY + 1),
 ];
 
-/// Columns with at least this priority are shown only if no name of a backend must be cut for them.
+/// Lowest priority of columns that are shown only if no name of a backend must be cut for them.
 pub(super) const FIRST_SPARE_PRIORITY: u8 = 20;
 
 /// The title of the column with the names of backends, in all panes.
@@ -213,7 +210,6 @@ pub(super) fn rows(pane: Pane, document: &GatewaySnapshot) -> Vec<TableRow> {
     }
 }
 
-/// The tone of a value: a warning if the value needs attention.
 fn warning_if(needs_attention: bool) -> CellTone {
     if needs_attention {
         CellTone::Warning

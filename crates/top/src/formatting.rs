@@ -52,7 +52,6 @@ pub(super) fn span(value: f64) -> String {
     }
 }
 
-/// The p50, p95 and p99 of the latency with this name.
 pub(super) fn format_quantiles(name: &str, quantiles: Option<LatencyQuantiles>) -> String {
     let quantile = |read: fn(LatencyQuantiles) -> f64| seconds(quantiles.map(read));
     let [p50, p95, p99] = [

@@ -25,7 +25,7 @@ use style::{WIDE_COLUMNS, bold_style};
 /// A frame: the state to draw, with options.
 #[derive(Debug)]
 pub struct TopFrame<'a> {
-    /// The state to draw.
+    /// The snapshot, the selection and the input mode to draw.
     pub state: &'a TopState,
     /// Colours and key hints of the frame.
     pub options: FrameOptions,
@@ -33,7 +33,7 @@ pub struct TopFrame<'a> {
 
 /// Minimum size of the screen: columns and lines.
 const MIN_SCREEN_SIZE: (u16, u16) = (30, 8);
-/// If fewer lines than this remain for the panes, only the current pane is shown.
+/// Number of lines for the panes below which only the current pane is shown.
 const MIN_LINES_FOR_ALL_PANES: u16 = 14;
 
 impl Widget for TopFrame<'_> {
@@ -287,9 +287,8 @@ fn pane_heights(wanted: [u16; 3], height: u16) -> [u16; 3] {
 
 /// A column of a pane on the screen.
 struct FittedColumn {
-    /// The index of the column in its pane.
     index: usize,
-    /// Width in characters.
+    /// Width of the column in characters.
     width: usize,
     is_numeric: bool,
     /// Number of last characters that all texts of the column share.
@@ -360,7 +359,7 @@ fn drop_columns(columns: &[TableColumn], shown: &mut Vec<usize>, lacking: usize,
     }
 }
 
-/// The least total width of these columns, with one space for each.
+/// The minimum total width of these columns, with one space for each.
 fn needed_width(columns: &[TableColumn], shown: &[usize]) -> usize {
     let widths = shown.iter().map(|index| columns[*index].width + 1);
     widths.map(usize::from).sum()

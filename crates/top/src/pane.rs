@@ -26,7 +26,6 @@ impl Pane {
         Self::Tenants,
     ];
 
-    /// The index of the pane in [`Pane::ALL`].
     pub(super) const fn index(self) -> usize {
         self as usize
     }

@@ -15,7 +15,6 @@ const RATE_WINDOW_SECONDS: f64 = 5.0;
 const MIN_RATE_SPAN_SECONDS: f64 = 0.5;
 
 impl TotalRates {
-    /// Adds the totals of a snapshot.
     pub(super) fn on_document(&mut self, document: &GatewaySnapshot) {
         let now = document.uptime_seconds;
         if self.0.back().is_some_and(|(before, _)| *before > now) {

@@ -61,7 +61,7 @@ pub enum InputMode {
 /// An action outside the view, which a key press requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UserAction {
-    /// Quit the program.
+    /// Leave the program.
     Quit,
     /// Drain or undrain a backend.
     Drain {

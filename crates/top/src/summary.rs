@@ -204,7 +204,6 @@ fn backend_line(backend: &BackendSummary, width: usize) -> String {
     )
 }
 
-/// The line about a group of verdicts.
 fn verdict_line(group: &VerdictGroup<'_>) -> String {
     let verdict = group.first;
     let severity = verdict.severity.as_str();

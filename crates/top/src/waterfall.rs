@@ -3,7 +3,6 @@
 use super::formatting::{label, rows, seconds};
 use serde_json::Value;
 
-/// A part of a request.
 struct Part {
     name: String,
     seconds: f64,

@@ -1,4 +1,4 @@
-//! One canary request: what is sent, and how the answer is judged.
+//! Sends one canary request and judges its answer.
 
 use http::{HeaderValue, StatusCode};
 use serde::Deserialize;
@@ -11,39 +11,39 @@ use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::{FetchError, PageFetcher, PagePost};
 use tokenweir_protocol::named_enum;
 
-/// The path that all engines serve which generate text.
+/// The request path. All engines that generate text serve it.
 const PATH: &str = "/v1/completions";
-/// The prompt. It is fixed, so that no text of a client is in a canary request.
+/// The prompt. It is a constant, so that no canary request contains text of a client.
 const PROMPT: &str = "1";
 /// Maximum size of an answer in bytes. The answer has one token.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 
 named_enum! {
-    /// The result of a canary request.
     #[derive(PartialOrd, Ord)]
     pub(crate) enum CanaryResult {
         /// The backend generated a token.
         Answered = "answered",
-        /// The answer has the status 200 and no output.
+        /// The answer has the status 200, but no choice.
         NoOutput = "no_output",
-        /// The answer has another status.
+        /// The answer has a status other than 200.
         Refused = "refused",
-        /// There was no whole answer before the timeout.
+        /// The timeout expired before the whole answer arrived.
         Timeout = "timeout",
-        /// The connection failed, or the answer is no valid HTTP.
+        /// The connection failed, or the answer is not valid HTTP.
         Failed = "failed",
     }
 }
 
-/// The answer to a canary request. It has nothing of the text.
+/// The answer to a canary request, without the generated text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CanaryAnswer {
     pub(crate) result: CanaryResult,
-    /// The kind of the error, such as `connect` or `status 503`. `None`: none, or the result states it.
+    /// The kind of the error, such as `connect` or `status 503`. `None`: no error, or the result already names
+    /// it.
     pub(crate) error: Option<String>,
 }
 
-/// The part of an answer that is read.
+/// The part of the JSON answer that the gateway reads.
 #[derive(Deserialize)]
 struct Completion {
     choices: Vec<IgnoredAny>,
@@ -56,7 +56,7 @@ impl CanaryAnswer {
 
     fn of(answer: Result<(StatusCode, &[u8]), FetchError>) -> Option<Self> {
         match answer {
-            // Without a connection of its own, the gateway has not asked.
+            // If no socket is left for a connection, no request was sent, so there is no result.
             Err(FetchError::Exhausted(_)) => None,
             Err(FetchError::Timeout { .. }) => Some(Self::new(CanaryResult::Timeout, None)),
             Err(error) => {
@@ -75,8 +75,8 @@ impl CanaryAnswer {
     }
 }
 
-/// Sends a canary request, which does not use the connections of clients' requests. `None`: nothing was sent,
-/// because no model of the backend is known, or the gateway has no socket left.
+/// Sends a canary request over a connection that client requests do not use. `None`: nothing was sent, because
+/// no model of the backend is known, or the gateway has no socket left.
 pub(crate) async fn ask(
     backend: &Backend,
     client: &HttpClient,

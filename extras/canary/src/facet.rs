@@ -19,9 +19,10 @@ pub(crate) struct CanaryFacet(Mutex<CanaryHistory>);
 /// The results of the canary requests so far.
 #[derive(Debug, Default)]
 struct CanaryHistory {
-    /// `None`: the option is off, or no canary request has ended.
+    /// The last canary request. `None`: the option is off, or no canary request has ended.
     last: Option<LastCanary>,
-    /// `None`: the last canary request did not time out, or the backend has worked since.
+    /// The open silence of the backend. `None`: the last canary request did not time out, or the backend has
+    /// worked since.
     silence: Option<Silence>,
     counts: BTreeMap<CanaryResult, u64>,
 }
@@ -34,7 +35,8 @@ struct LastCanary {
     ended_at: Instant,
 }
 
-/// A canary request before its answer: what shows later whether the engine worked meanwhile.
+/// The state of the engine when a canary request was sent. A later comparison shows whether the engine has
+/// worked since.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SentCanary {
     sent_at: Instant,
@@ -42,17 +44,15 @@ pub(crate) struct SentCanary {
     tokens: Option<TokenCounts>,
 }
 
-/// A time in which canary requests timed out and nothing showed that the engine works.
+/// A period in which canary requests timed out and nothing showed that the engine works.
 #[derive(Debug, Clone, Copy)]
 struct Silence {
     /// When the first of these canary requests was sent.
     since: Instant,
-    /// The last of these canary requests.
     last_sent: SentCanary,
 }
 
 impl SentCanary {
-    /// A canary request that is sent to the backend now.
     pub(crate) fn now(backend: &Backend) -> Self {
         Self {
             sent_at: clock::now(),
@@ -60,7 +60,8 @@ impl SentCanary {
         }
     }
 
-    /// Whether the engine has computed tokens since, for any client. A canary request then waits in its queue.
+    /// Whether the engine has computed tokens for any client since the request was sent. The canary request
+    /// then only waits in the queue of the engine.
     fn has_seen_work(&self, backend: &Backend) -> bool {
         let counts = self.tokens.zip(token_counts(backend));
         counts.is_some_and(|(before, now)| before != now)
@@ -72,7 +73,7 @@ fn token_counts(backend: &Backend) -> Option<TokenCounts> {
 }
 
 impl Silence {
-    /// Whether nothing shows that the backend has worked.
+    /// Whether nothing has shown since then that the backend works.
     fn lasts(&self, backend: &Backend) -> bool {
         let age = clock::now().saturating_duration_since(self.since);
         !backend.has_output_since(age) && !self.last_sent.has_seen_work(backend)
@@ -80,7 +81,6 @@ impl Silence {
 }
 
 impl CanaryFacet {
-    /// Adds the answer to a canary request.
     pub(crate) fn add(&self, backend: &Backend, sent: SentCanary, answer: CanaryAnswer) {
         let ended_at = clock::now();
         let mut history = lock(&self.0);
@@ -100,8 +100,7 @@ impl CanaryFacet {
         });
     }
 
-    /// Seconds since the first canary request without an answer was sent, if the backend has not worked since.
-    /// 0: it has, or it answers.
+    /// Seconds since the first unanswered canary request was sent. 0: the backend answers, or has worked since.
     pub(crate) fn silent_seconds(&self, backend: &Backend, now: Instant) -> f64 {
         let silence = lock(&self.0).silence;
         let silence = silence.filter(|silence| silence.lasts(backend));
@@ -110,12 +109,12 @@ impl CanaryFacet {
         })
     }
 
-    /// Forgets that canary requests timed out. A backend that is drained or asleep does not answer them.
+    /// Ends the silence, because a backend that is drained or asleep need not answer canary requests.
     pub(crate) fn end_silence(&self) {
         lock(&self.0).silence = None;
     }
 
-    /// Forgets all but the counts.
+    /// Resets the state of canary requests, except for the counts.
     pub(crate) fn switch_off(&self) {
         let mut history = lock(&self.0);
         history.last = None;

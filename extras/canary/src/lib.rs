@@ -1,6 +1,6 @@
-//! Canary requests: a small request of the gateway to each backend that has had no traffic, so that an engine that
-//! answers probes and generates nothing is known before a client meets it. A canary request changes neither the
-//! health of a backend nor its routing, and it is no traffic: it has no record.
+//! Canary requests: the gateway sends a small request to each backend without traffic. This detects an engine
+//! that answers health checks but generates nothing before a client is affected. A canary request changes
+//! neither the health of a backend nor its routing, and has no request record.
 
 mod answer;
 mod facet;

@@ -1,4 +1,4 @@
-//! Canary requests to all backends of a pool.
+//! The canary requests of all backends as an option.
 
 use crate::facet::CanaryFacet;
 use crate::rows;
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 /// Sends the canary requests of one backend.
 const TASK: BackgroundTask = BackgroundTask::new("canary");
 
-/// Canary requests to all backends of a pool.
+/// The canary requests of all backends of a pool.
 #[derive(Debug, Default)]
 pub struct CanaryRequests {
     settings: watch::Sender<CanarySettings>,
@@ -34,7 +34,7 @@ impl GatewayOption for CanaryRequests {
     ) -> Result<(), StartError> {
         self.configure(settings);
         parts.drivers.push(self.clone());
-        parts.diagnosis.push(self.clone());
+        parts.gateway.diagnosis.push(self.clone());
         Ok(())
     }
 

@@ -9,13 +9,13 @@ use tokenweir_gateway::status::StatusBlock;
 /// The canary requests of one backend for status pages.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct CanaryStatus {
-    /// The result of the last canary request. `None`: the option is off, or none has ended.
+    /// The result of the last canary request. `None`: the option is off, or no canary request has ended.
     pub(crate) result: Option<CanaryResult>,
-    /// The kind of its error.
+    /// The kind of the error of the last canary request. `None`: no error.
     pub(crate) error: Option<String>,
-    /// Its duration in seconds.
+    /// Duration of the last canary request in seconds.
     pub(crate) seconds: Option<f64>,
-    /// Time in seconds since its end.
+    /// Time in seconds since the end of the last canary request.
     pub(crate) age_seconds: Option<f64>,
     /// Number of canary requests by result.
     #[serde(skip)]

@@ -21,7 +21,7 @@ pub(crate) struct CanaryTask {
 }
 
 impl CanaryTask {
-    /// Sends canary requests while the option is on. A change of the settings ends an open one.
+    /// Sends canary requests while the option is on. A change of the settings cancels an open request.
     pub(crate) async fn run(mut self) {
         let backend = self.backend.clone();
         let Some(facet) = backend.facets.get::<CanaryFacet>() else {
@@ -44,7 +44,7 @@ impl CanaryTask {
     }
 }
 
-/// Sends canary requests without end. Waits without end if the option is off.
+/// Sends canary requests in an endless loop. If the option is off, the loop only waits.
 async fn send_all(
     backend: &Backend,
     facet: &CanaryFacet,
@@ -67,16 +67,16 @@ async fn send_all(
     }
 }
 
-/// The part of the interval before the first canary request. It depends on the name of the backend, so that the
-/// backends do not get theirs at once.
+/// The part of the interval before the first canary request. It depends on the name of the backend, so that not
+/// all backends get a request at the same time.
 fn offset(interval: Duration, id_hash: u64) -> Duration {
     let thousandths = id_hash % 1_000;
     interval.mul_f64(thousandths as f64 / 1_000.0)
 }
 
-/// Whether the backend gets a canary request now: it may get requests of clients, and none is open or was
-/// answered in the interval. What clients get shows more than a canary request. Another gateway gets none, because
-/// it would count as traffic there.
+/// Whether the backend gets a canary request now. It must be available for client requests, but have neither an
+/// open one nor one that was answered in the interval, because a client request shows more. A backend that is
+/// itself a gateway gets none, because it would count there as traffic.
 fn is_due(backend: &Backend, facet: &CanaryFacet, interval: Duration) -> bool {
     if backend.availability(clock::now()) != Availability::Available {
         facet.end_silence();

@@ -1,5 +1,6 @@
-//! Lets another backend continue the stream of a request after an interruption: whether it can, the memory
-//! that this needs, and what continues the stream. What joins the streams is [`tokenweir_request::continuation`].
+//! Lets another backend continue the stream of a request after an interruption. The module decides whether this
+//! is possible, limits the memory for it, and finds the other backend. [`tokenweir_request::continuation`]
+//! joins the streams.
 
 mod memory;
 mod option;

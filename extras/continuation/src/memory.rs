@@ -19,11 +19,10 @@ pub(crate) struct ContinuationMemory {
 #[derive(Debug, Default)]
 struct Parties {
     used: HashMap<Party, Arc<AtomicCount>>,
-    /// Number of parties at which the parties without a stream are removed.
+    /// Number of parties from which parties without a stream are removed.
     prune_at: usize,
 }
 
-/// Minimum of `Parties::prune_at`.
 const MIN_PRUNED_PARTIES: usize = 256;
 
 impl ContinuationMemory {
@@ -37,7 +36,8 @@ impl ContinuationMemory {
         self.total.get()
     }
 
-    /// The memory limits for a stream. All streams of one tenant or address may use half of the memory.
+    /// The memory limits for a stream. All streams of one tenant or address together may use half of the
+    /// memory.
     pub(crate) fn limits(&self) -> MemoryLimits {
         let total = self.limit.get();
         MemoryLimits {
@@ -47,7 +47,7 @@ impl ContinuationMemory {
         }
     }
 
-    /// A counter of the bytes that one stream of `party` keeps, which begins at 0.
+    /// A counter for the bytes that one stream of `party` keeps. It starts at 0.
     pub(crate) fn charge(&self, party: Party) -> Charge {
         let mut parties = lock(&self.parties);
         let Parties { used, prune_at } = &mut *parties;

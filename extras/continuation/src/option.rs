@@ -1,4 +1,4 @@
-//! The continuation of streams as an option.
+//! The continuation of interrupted streams as an option.
 
 use crate::rows::{self, ContinuationBytes};
 use crate::step::{ContinuationSettings, ContinuationStreams};
@@ -16,7 +16,7 @@ impl GatewayOption for ContinuationStreams {
         parts: &mut OptionParts,
     ) -> Result<(), StartError> {
         self.configure(settings);
-        parts.requests.push(self.clone());
+        parts.gateway.requests.push(self.clone());
         Ok(())
     }
 

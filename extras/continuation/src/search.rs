@@ -1,4 +1,4 @@
-//! Continues a stream at another backend, after output was sent to the client.
+//! Continues a stream at another backend after the client has already received output.
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -25,7 +25,7 @@ pub(crate) struct StreamContinuation {
     pub(crate) head: request::Parts,
     /// The request body that the first backend got.
     pub(crate) body: Bytes,
-    /// The requirements of the request on a backend. The continuation requires the same.
+    /// The requirements of the request for a backend. The continuing backend must meet them too.
     pub(crate) stream: Arc<BegunStream>,
     pub(crate) response_headers_timeout: Option<Duration>,
     /// The interruption that is being handled. `None`: the stream is not interrupted.
@@ -34,22 +34,22 @@ pub(crate) struct StreamContinuation {
     pub(crate) failures: u32,
 }
 
-/// The state of an interrupted stream, which another backend shall continue.
+/// The state of an interrupted stream that another backend is to continue.
 pub(crate) struct Interruption {
     at: Instant,
     /// The end of the search for another backend. `None`: the stream does not wait for capacity.
     ends_at: Option<Instant>,
-    /// The backends that are not tried again: the backend whose stream was interrupted, and those
-    /// that were asked and did not continue the stream.
+    /// The backends that are not tried again: the backend whose stream was interrupted, and the backends that
+    /// did not continue it.
     tried: Vec<Arc<Backend>>,
     /// Number of requests that were sent to continue the stream.
     asked: usize,
     step: Step,
 }
 
-/// The present step of the search for a backend that continues a stream.
+/// The current step of the search for a backend that continues a stream.
 enum Step {
-    /// The next backend is to be leased after this pause.
+    /// Lease the next backend after this pause.
     Begin(Duration),
     Leasing(BoxFuture<'static, Result<LeasedBackend, GatewayError>>),
     Sending(
@@ -101,8 +101,8 @@ struct Continued {
 }
 
 impl StreamContinuation {
-    /// Polls the search for a backend that continues the stream of `from`. The error is the reason why
-    /// none does.
+    /// Polls the search for a backend that continues the stream of `from`. The error is the reason why no
+    /// backend continues the stream.
     fn poll_search(
         &mut self,
         cx: &mut Context<'_>,
@@ -150,8 +150,8 @@ impl StreamContinuation {
             if retry::is_poison(exchange.record(), backend, kind, now) {
                 return Err(ContinuationRefusal::PoisonRequest);
             }
-            // The number of continuations per second has no limit: they wait for the capacity of the other
-            // backends.
+            // The number of continuations per second needs no limit, because they wait for the capacity of the
+            // other backends.
             if self.failures > self.context.retry.settings.attempts {
                 return Err(ContinuationRefusal::MaxAttempts);
             }
@@ -224,8 +224,8 @@ impl StreamContinuation {
         Ok(())
     }
 
-    /// Handles the response to the request that continues the stream. `None`: it does not, so the search
-    /// goes on.
+    /// Handles the response to the request that continues the stream. `None`: the response does not continue
+    /// it, so the search goes on.
     fn on_response(
         &mut self,
         exchange: &mut Exchange,
@@ -253,9 +253,9 @@ impl StreamContinuation {
         None
     }
 
-    /// Gives up the continuation. If only the end of the stream is missing, the gateway writes the
-    /// end. Otherwise the stream ends as a stream without continuation does, or goes on at its backend if
-    /// the interruption is not final.
+    /// Gives up the continuation. If only the end of the stream is missing, the gateway writes the end.
+    /// Otherwise the stream ends like a stream without continuation. If the interruption is not final, the
+    /// stream stays at its backend.
     fn give_up(
         &mut self,
         exchange: &mut Exchange,
@@ -278,7 +278,7 @@ impl StreamContinuation {
         if cause == InterruptionCause::Migrated && reason == ContinuationRefusal::Capacity {
             exchange.move_later();
         }
-        // The attempt whose response the client got must be the last one in the record.
+        // The last attempt in the record must be the one whose response the client got.
         let asked = self
             .interruption
             .take()
@@ -300,7 +300,7 @@ const fn refusal_of(error: &GatewayError) -> ContinuationRefusal {
     }
 }
 
-/// The body of a response that continues a stream. The error is the failure of an attempt that does
+/// The body of a response that continues a stream. The error is the failure of an attempt whose response does
 /// not.
 fn continuing_body(
     exchange: &mut Exchange,

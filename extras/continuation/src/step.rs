@@ -1,4 +1,4 @@
-//! Whether the stream of a request can be continued, the memory that this needs, and what continues the stream.
+//! Decides whether the stream of a request can be continued, and keeps the memory that this needs.
 
 use crate::memory::ContinuationMemory;
 use crate::search::StreamContinuation;
@@ -18,7 +18,7 @@ use tokenweir_request::continuation::{
 use tokenweir_request::observe::Exchange;
 use tokenweir_request::record::FailoverDenialReason;
 
-/// The settings of all streams.
+/// Whether and how streams are continued, and how much memory this may take.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ContinuationSettings {
     /// How a stream of chat completions or completions goes on at another backend, if its backend ends
@@ -31,14 +31,14 @@ pub struct ContinuationSettings {
     pub memory_bytes: usize,
 }
 
-/// The continuation of all streams.
+/// Decides about the continuation of streams, with the settings of the last reload.
 #[derive(Debug, Default)]
 pub struct ContinuationStreams {
     pub(crate) settings: ArcSwap<ContinuationSettings>,
     pub(crate) memory: ContinuationMemory,
 }
 
-/// The continuation of the stream of one request. The exchange has what it needs.
+/// The continuation of the stream of one request. The exchange contains its data.
 struct Continuation;
 
 /// The request field of vLLM that requests the token ids of prompt and output.
@@ -52,8 +52,8 @@ impl ContinuationStreams {
 }
 
 impl RequestOption for ContinuationStreams {
-    /// Decides whether the stream of a request can be continued, and makes the exchange keep the output that this
-    /// needs. Adds an edit to `edits` if the body must request token ids.
+    /// Decides whether the stream of a request can be continued, and makes the exchange keep the necessary
+    /// output. Adds an edit to `edits` if the body must request token ids.
     fn plan(
         &self,
         exchange: &mut Exchange,
@@ -90,8 +90,8 @@ impl RequestOption for ContinuationStreams {
 }
 
 impl AttemptStep for Continuation {
-    /// Refuses the continuation of a response that the client gets although its attempt failed: it ends with
-    /// the error event of the attempt.
+    /// Refuses to continue a failed response that the client already receives. It ends with the error event of
+    /// the attempt.
     fn end_with_failure(
         &mut self,
         exchange: &mut Exchange,
@@ -130,7 +130,8 @@ impl AttemptStep for Continuation {
     }
 }
 
-/// Fails if another backend must not get the request, or not with the fields that a continuation needs.
+/// Fails if another backend must not get the request, or must not get it with the fields that a continuation
+/// needs.
 fn check(
     plan: ContinuationPlan,
     request: &ReadRequest<'_>,

@@ -17,12 +17,12 @@ use tokenweir_engine::address::BackendAddress;
 #[derive(Clone)]
 pub struct DnsResolver(TokioResolver);
 
-/// A DNS query for backends.
+/// A DNS name whose records are backends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DnsQuery {
     /// Each address of a host is a backend.
     Host {
-        /// Name of the host.
+        /// The name whose A or AAAA records are resolved.
         name: String,
         /// Port of the backends. All addresses have the same port.
         port: u16,
@@ -45,7 +45,6 @@ pub enum DnsError {
     NoAddresses,
 }
 
-/// Timeout of one DNS query.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl DnsResolver {

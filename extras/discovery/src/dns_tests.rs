@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::net::UdpSocket;
 
-/// The records of the name server. `None`: the server responds with SERVFAIL.
+/// The records of the test name server. `None`: the server responds with SERVFAIL.
 type Zone = Option<Vec<RData>>;
 
 /// A name server on loopback that counts its queries.

@@ -3,6 +3,7 @@
 use http::Uri;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokenweir_engine::address::has_valid_port;
 use tokenweir_protocol::settings_entry;
 
 settings_entry! {
@@ -89,7 +90,7 @@ impl KubernetesConfig {
         let has_user = url
             .authority()
             .is_none_or(|authority| authority.as_str().contains('@'));
-        (is_http && !has_user).then_some(url)
+        (is_http && !has_user && has_valid_port(&url)).then_some(url)
     }
 }
 

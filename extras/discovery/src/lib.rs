@@ -19,7 +19,7 @@ use tokenweir_engine::address::BackendAddress;
 /// A backend that a discovery source found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiscoveredBackend {
-    /// The address of the backend.
+    /// Scheme, host and port of the backend.
     pub address: BackendAddress,
     /// The name of the Kubernetes pod of the backend. `None`: not known.
     pub pod: Option<String>,

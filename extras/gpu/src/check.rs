@@ -1,4 +1,4 @@
-//! The check of the GPU exporters by `tokenweir doctor`.
+//! Checks the GPU exporters for `tokenweir doctor`.
 
 use serde_json::Value;
 use tokenweir_api::Remark;

@@ -3,7 +3,6 @@
 use crate::page::{GpuValues, ThrottleReasons};
 use tokenweir_diagnose::GpuCondition;
 
-/// Combines the values of these GPUs.
 pub(crate) fn condition_of(gpus: &[GpuValues]) -> GpuCondition {
     let throttles = gpus.iter().filter_map(|gpu| gpu.throttle_reasons);
     let reporting = gpus.iter().filter(|gpu| gpu.utilization.is_some()).count();
@@ -22,7 +21,7 @@ pub(crate) fn memory_usage(gpus: &[GpuValues]) -> Option<f64> {
     (total > 0.0).then(|| used / total)
 }
 
-/// The greatest of the known values. `None`: no value is known.
+/// The maximum of the known values. `None`: no value is known.
 pub(crate) fn max(gpus: &[GpuValues], value: fn(&GpuValues) -> Option<f64>) -> Option<f64> {
     gpus.iter().filter_map(value).max_by(f64::total_cmp)
 }

@@ -1,4 +1,4 @@
-//! What the gateway knows of the GPUs of one backend while it routes requests.
+//! The knowledge of the gateway about the GPUs of one backend while it routes requests.
 
 use crate::section::CostConfig;
 use serde::Serialize;
@@ -9,19 +9,18 @@ use tokenweir_protocol::atomic::AtomicFlag;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::record::BackendCondition;
 
-/// The GPUs of one backend.
+/// The state of the GPUs of one backend, and their cost.
 #[derive(Debug, Default)]
 pub struct GpuFacet {
-    /// What the backend costs.
     cost: Mutex<BackendCost>,
-    /// Whether a GPU of the backend lowers its clock because of a fault of cooling or of the power
-    /// supply. False: no GPU lowers its clock, or the state of the GPUs is not known.
+    /// Whether a GPU of the backend lowers its clock because of a fault of cooling or of the power supply.
+    /// False: no GPU does, or their state is unknown.
     pub(crate) is_throttled: AtomicFlag,
-    /// The highest code of the last Xid error of each GPU. 0: there was none. `None`: not known.
+    /// The highest last Xid code of all GPUs. 0: no error. `None`: unknown.
     pub(crate) last_xid: Mutex<Option<f64>>,
 }
 
-/// What a backend costs.
+/// Number and price of the GPUs of a backend, from the configuration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct BackendCost {
     /// Number of GPUs. `None`: not configured.

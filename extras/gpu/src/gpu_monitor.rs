@@ -138,7 +138,7 @@ impl GpuMonitor {
 }
 
 impl DiagnosisHooks for GpuMonitor {
-    /// Also tells each backend whether its GPUs lower their clock.
+    /// Also tells each backend whether its GPUs lower their clocks because of a fault.
     fn complete_samples(
         &self,
         backends: &[Arc<Backend>],

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokenweir_api::{BackendSummary, GpuSummary};
 use tokenweir_gateway::status::StatusBlock;
 
-/// One GPU of a backend.
+/// A GPU that a backend owns, with its values.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BackendGpu {
     /// The exporter that reports the GPU: host and port of its URL.
@@ -17,7 +17,7 @@ pub struct BackendGpu {
     /// The values of the GPU in the last successful scrape of its exporter.
     #[serde(flatten)]
     pub values: GpuValues,
-    /// The age of `values`.
+    /// Time since the scrape that reported `values`.
     #[serde(skip)]
     pub scrape_age: Duration,
 }

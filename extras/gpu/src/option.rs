@@ -16,7 +16,7 @@ impl GatewayOption for GpuMonitor {
         self: &Arc<Self>,
         settings: GpuSettings,
         gateway: &ProxyContext,
-        parts: &mut OptionParts,
+        parts: &mut GatewayParts,
     ) -> Result<(), StartError> {
         parts.diagnosis.push(self.clone());
         self.configure(&settings, &gateway.backend_client);

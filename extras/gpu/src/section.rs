@@ -33,7 +33,6 @@ impl<C: KnownBackends> ConfigSection<C> for GpuSettings {
     }
 }
 
-/// Checks the host of the exporter at `index`.
 fn check_host(exporters: &[GpuExporter], index: usize, exporter: &GpuExporter) -> CheckResult {
     let path = format!("gpu.exporters.{index}.url");
     let name = exporter.url.address.authority();

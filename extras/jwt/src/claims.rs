@@ -1,4 +1,4 @@
-//! What the claims of a token must be, and what they grant.
+//! Checks the claims of a token, and determines the rights that they grant.
 
 use crate::refusal::Refusal;
 use crate::section::{ClaimNames, JwtIssuerConfig};
@@ -7,6 +7,7 @@ use crate::token::{Claims, Token};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::sync::Arc;
+use tokenweir_gateway::proxy::RequestSettings;
 use tokenweir_request::access::{ApiKeys, KeyDigest, PseudonymKey, TokenGrant, UsageLimits};
 use tokenweir_request::record::{ClientIdentity, Tier};
 
@@ -17,26 +18,24 @@ pub(super) struct GrantRules {
     clients: Vec<String>,
     default_tenant: Option<Arc<str>>,
     names: ClaimNames,
-    tiers: Vec<Arc<str>>,
-    pseudonyms: PseudonymKey,
 }
 
-/// What the rules of tokens need from other sections of the configuration.
+/// The data from other sections of the configuration that the rules of tokens need.
 pub struct GrantContext {
-    /// The key of the pseudonyms of subjects.
+    /// The key for pseudonyms of the subjects of tokens.
     pub pseudonyms: PseudonymKey,
-    /// The configured tiers.
+    /// The tiers that a token may name.
     pub tiers: Vec<Arc<str>>,
 }
 
-/// By how much the clocks of issuer and gateway may differ, in seconds.
+/// Tolerated difference between the clocks of issuer and gateway, in seconds.
 const LEEWAY: u64 = 60;
-/// The end of the year 9999. Dates after it are refused.
+/// The end of the year 9999, in seconds since 1970. Later dates are refused.
 const LAST_SECOND: u64 = 253_402_300_799;
-/// Greatest number of models that a token may list.
+/// Maximum number of models that a token may list.
 const MAX_MODELS: usize = 100;
 
-/// Whether a time is past, even if the clock of this machine is fast.
+/// Whether a time is past. The clock of this machine may be fast by [`LEEWAY`].
 pub(super) fn is_past(seconds: u64, now: u64) -> bool {
     seconds.saturating_add(LEEWAY) <= now
 }
@@ -46,19 +45,17 @@ fn is_future(seconds: Option<u64>, now: u64) -> bool {
 }
 
 impl GrantRules {
-    pub(super) fn new(settings: &JwtIssuerConfig, context: &GrantContext) -> Self {
+    pub(super) fn new(settings: &JwtIssuerConfig) -> Self {
         Self {
             algorithms: settings.algorithms.clone(),
             audiences: settings.audiences.clone(),
             clients: settings.clients.clone(),
             default_tenant: settings.default_tenant.as_deref().map(Into::into),
             names: settings.claims.clone(),
-            tiers: context.tiers.clone(),
-            pseudonyms: context.pseudonyms.clone(),
         }
     }
 
-    /// Checks the claims with a fixed meaning. The signature must be checked before.
+    /// Checks the claims with a fixed meaning. The caller must check the signature first.
     pub(super) fn check_claims(&self, claims: &Claims, now: u64) -> Result<(), Refusal> {
         if !claims.aud.is_in(&self.audiences) {
             return Err(Refusal::Audience);
@@ -80,12 +77,13 @@ impl GrantRules {
         }
     }
 
-    /// What the token grants.
+    /// The rights that the token grants.
     pub(super) fn grant(
         &self,
         token: &Token<'_>,
         digest: KeyDigest,
         keys: &ApiKeys,
+        context: &GrantContext,
     ) -> Result<TokenGrant, Refusal> {
         let all: Value =
             serde_json::from_slice(&token.claims_json).map_err(|_| Refusal::Malformed)?;
@@ -99,20 +97,29 @@ impl GrantRules {
         Ok(TokenGrant {
             digest,
             tenant: self.tenant(&all, keys)?,
-            key: self.key_name(&subject),
+            key: context.key_name(&subject),
             subject: KeyDigest::from_key(subject.as_bytes()),
-            tier: tier.map(|name| self.tier(&name)).transpose()?,
+            tier: tier.map(|name| context.tier(&name)).transpose()?,
             models: models.map(ModelList::into_names).transpose()?,
             limits,
         })
     }
 
-    /// The name of the tenant, which is one of the key file.
     fn tenant(&self, all: &Value, keys: &ApiKeys) -> Result<Arc<str>, Refusal> {
         let named: Option<String> = read(all, self.names.tenant.as_deref())?;
         match named.filter(|name| keys.has_tenant(name)) {
             Some(name) => Ok(name.into()),
             None => self.default_tenant.clone().ok_or(Refusal::Tenant),
+        }
+    }
+}
+
+impl GrantContext {
+    /// The present settings of requests.
+    pub(super) fn new(settings: &RequestSettings) -> Self {
+        Self {
+            pseudonyms: settings.identities.key.clone(),
+            tiers: settings.tiers.names.clone(),
         }
     }
 
@@ -121,14 +128,14 @@ impl GrantRules {
         known.cloned().map(Tier::Known).ok_or(Refusal::Claims)
     }
 
-    /// The name of the key that stands for the subject: a pseudonym, because logs have it.
+    /// The name of the key that stands for the subject. It is a pseudonym, because logs contain it.
     fn key_name(&self, subject: &str) -> Arc<str> {
         let pseudonym = self.pseudonyms.pseudonym("subject", subject);
         format!("{}{pseudonym}", ClientIdentity::TOKEN_KEY_PREFIX).into()
     }
 }
 
-/// Issuer and subject. The length separates them.
+/// A text of issuer and subject. The length of the issuer makes it unambiguous.
 fn subject(claims: &Claims) -> String {
     let of_client = claims.client_id.as_ref().or(claims.azp.as_ref());
     let subject = claims.sub.as_ref().or(of_client);
@@ -136,12 +143,10 @@ fn subject(claims: &Claims) -> String {
     format!("{} {} {subject}", claims.iss.len(), claims.iss)
 }
 
-/// The models that a token lists.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
 enum ModelList {
     Names(Vec<String>),
-    /// As in the claim `scope`.
     SpaceSeparated(String),
 }
 
@@ -158,7 +163,7 @@ impl ModelList {
     }
 }
 
-/// A claim by its configured name, or by the JSON pointer that the name is. `None`: the token does not have it.
+/// A claim by its configured name or JSON pointer. `None`: the token does not have the claim.
 fn find<'a>(all: &'a Value, name: Option<&str>) -> Option<&'a Value> {
     let name = name?;
     let found = if name.starts_with('/') {
@@ -169,7 +174,7 @@ fn find<'a>(all: &'a Value, name: Option<&str>) -> Option<&'a Value> {
     found.filter(|value| !value.is_null())
 }
 
-/// Reads a claim. A claim of another type refuses the token: otherwise it would grant more.
+/// Reads a claim. A claim of a wrong type makes the token invalid, because ignoring it could grant more rights.
 fn read<T: DeserializeOwned>(all: &Value, name: Option<&str>) -> Result<Option<T>, Refusal> {
     match find(all, name) {
         Some(value) => T::deserialize(value).map(Some).map_err(|_| Refusal::Claims),

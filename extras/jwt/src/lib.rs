@@ -1,5 +1,5 @@
-//! Access of clients by signed tokens (JWT, RFC 7519) of issuers, as `OpenID` Connect describes them. A token
-//! stands for a key of a tenant of the key file.
+//! Access for clients with signed tokens (JWT, RFC 7519) of `OpenID` Connect issuers. A valid token acts like
+//! an API key of a tenant in the key file.
 //!
 //! ```text
 //! request ─► verified tokens ─► token ─► issuer: keys ─► signature ─► claims ─► tenant, tier, models, limits
@@ -7,8 +7,8 @@
 //!              file, URL or discovery ──────┘ read in the background, never by a request
 //! ```
 //!
-//! `ring` checks the signatures: it is the cryptography that TLS has already. A library of its own for tokens
-//! would bring a second one, and reads the clock and coerces the types of claims itself.
+//! `ring` checks the signatures, because TLS already uses it. A JWT library would add a second cryptography
+//! library, read the clock itself, and convert claims of wrong types.
 
 mod claims;
 mod issuer;
@@ -28,6 +28,7 @@ pub use issuer::{IssuerStatus, JwksFileError};
 pub use refusal::Refusal;
 pub use section::{JwtConfig, JwtIssuerConfig};
 
+use arc_swap::ArcSwap;
 use claims::GrantRules;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
@@ -35,6 +36,7 @@ use issuer::{Issuer, OutboundClient};
 use refusal::RefusalCounts;
 use rows::JwtStatus;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use token::Token;
 use tokenweir_net::supervise::SupervisedTask;
@@ -49,34 +51,37 @@ use verified::{VerifiedToken, VerifiedTokens};
 /// Checks the tokens of the configured issuers.
 pub struct TokenVerifier {
     issuers: Vec<TrustedIssuer>,
+    context: ArcSwap<GrantContext>,
+    /// Number of changes of `context`.
+    context_version: AtomicU64,
     verified: Mutex<VerifiedTokens>,
     refusals: RefusalCounts,
     /// The tasks that read the keys of the issuers.
     _tasks: Vec<SupervisedTask>,
 }
 
-/// An issuer, and what its tokens grant.
+/// An issuer, and the rules for its tokens.
 struct TrustedIssuer {
     issuer: Arc<Issuer>,
     rules: GrantRules,
 }
 
-/// Greatest length of a token in bytes. A longer one is refused before it is hashed.
+/// Maximum length of a token in bytes. A longer one is refused before it is hashed.
 const MAX_TOKEN_BYTES: usize = 16 << 10;
 
 impl TokenVerifier {
-    /// Reads the files of keys and starts the tasks that read keys. `None`: no issuer is configured. Must be
+    /// Reads key files and starts the background tasks that read keys. `None`: no issuer is configured. Must be
     /// called inside a Tokio runtime.
     pub fn start(
         config: &JwtConfig,
-        context: &GrantContext,
+        context: GrantContext,
     ) -> Result<Option<Arc<Self>>, JwksFileError> {
         Self::start_with(config, context, &issuer::client())
     }
 
     fn start_with(
         config: &JwtConfig,
-        context: &GrantContext,
+        context: GrantContext,
         client: &OutboundClient,
     ) -> Result<Option<Arc<Self>>, JwksFileError> {
         if config.issuers.is_empty() {
@@ -85,7 +90,7 @@ impl TokenVerifier {
         let mut issuers = Vec::new();
         let mut tasks = Vec::new();
         for settings in &config.issuers {
-            // The rules have checked the URLs.
+            // The checks of the configuration have already verified the URLs.
             let Ok(source) = settings.key_source() else {
                 continue;
             };
@@ -93,18 +98,25 @@ impl TokenVerifier {
             tasks.push(issuer.spawn(client.clone(), config.refresh_interval));
             issuers.push(TrustedIssuer {
                 issuer,
-                rules: GrantRules::new(settings, context),
+                rules: GrantRules::new(settings),
             });
         }
         Ok(Some(Arc::new(Self {
             issuers,
+            context: ArcSwap::from_pointee(context),
+            context_version: AtomicU64::new(0),
             verified: Mutex::default(),
             refusals: RefusalCounts::default(),
             _tasks: tasks,
         })))
     }
 
-    /// The state of each issuer.
+    /// Replaces the settings of other sections that decide about the rights of tokens. Each token is verified again.
+    fn set_context(&self, context: GrantContext) {
+        self.context.store(Arc::new(context));
+        self.context_version.fetch_add(1, Ordering::SeqCst);
+    }
+
     fn issuer_statuses(&self, now: Instant) -> Vec<IssuerStatus> {
         self.issuers
             .iter()
@@ -112,15 +124,14 @@ impl TokenVerifier {
             .collect()
     }
 
-    /// Sum of the versions of all keys. It changes whenever the keys of an issuer change.
-    fn key_version(&self) -> u64 {
-        self.issuers
-            .iter()
-            .map(|trusted| trusted.issuer.version())
-            .sum()
+    /// Sum of the versions of all keys and of the context. It changes whenever one of them changes.
+    fn version(&self) -> u64 {
+        let issuers = self.issuers.iter();
+        let keys: u64 = issuers.map(|trusted| trusted.issuer.version()).sum();
+        keys + self.context_version.load(Ordering::SeqCst)
     }
 
-    /// The key of a token that is not among the verified tokens.
+    /// Checks a token that is not among the verified tokens, and returns its key.
     fn verify(
         &self,
         text: &[u8],
@@ -133,13 +144,13 @@ impl TokenVerifier {
         let trusted = self.issuers.iter().find(named).ok_or(Refusal::Issuer)?;
         let TrustedIssuer { issuer, rules } = trusted;
         let checked = issuer.check_signature(&token, &rules.algorithms);
-        // Some issuers replace a key and keep its id.
+        // Some issuers replace a key without changing its id, so a wrong signature also triggers a refresh.
         if matches!(checked, Err(Refusal::UnknownKey | Refusal::Signature)) {
             issuer.request_refresh(clock::now());
         }
         checked?;
         rules.check_claims(&token.claims, now)?;
-        let grant = rules.grant(&token, digest, keys)?;
+        let grant = rules.grant(&token, digest, keys, &self.context.load())?;
         let key = keys.key_of_token(&grant).ok_or(Refusal::Tenant)?;
         Ok(VerifiedToken {
             key,
@@ -161,8 +172,9 @@ impl TokenVerifier {
         }
         let digest = KeyDigest::from_key(text);
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        // Read before the keys are used: a token that was verified with older keys is not stored.
-        let version = self.key_version();
+        // The version is read before the keys and the context, so that a token that older ones verified is not
+        // stored under a newer version.
+        let version = self.version();
         let found = lock(&self.verified).find(&digest, keys, version, now);
         if found.is_some() {
             return found.map(Ok);
@@ -195,7 +207,7 @@ impl TokenSource for TokenVerifier {
     }
 }
 
-/// The access by tokens as an option.
+/// Access with tokens as an option.
 #[derive(Default)]
 pub struct JwtOption(OnceLock<Arc<TokenVerifier>>);
 
@@ -208,19 +220,35 @@ impl GatewayOption for JwtOption {
         self: &Arc<Self>,
         settings: JwtConfig,
         gateway: &ProxyContext,
-        _: &mut OptionParts,
+        _: &mut GatewayParts,
     ) -> Result<(), StartError> {
-        let context = GrantContext {
-            pseudonyms: gateway.settings.identities.key.clone(),
-            tiers: gateway.settings.tiers.names.clone(),
-        };
-        let started = TokenVerifier::start(&settings, &context);
+        let started = TokenVerifier::start(&settings, GrantContext::new(&gateway.settings));
         let tokens = started.map_err(in_part("cannot start the check of tokens (jwt)"))?;
         if let Some(tokens) = tokens {
             gateway.state.access.accept_tokens(tokens.clone());
             let _ = self.0.set(tokens);
         }
         Ok(())
+    }
+
+    fn reload(self: Arc<Self>, _: JwtConfig, _: &StartContext<'_>) -> Result<Change, StartError> {
+        Ok(Box::new(move |reloaded| {
+            if let Some(tokens) = self.0.get() {
+                tokens.set_context(GrantContext::new(reloaded.requests));
+            }
+        }))
+    }
+
+    fn obstacles(settings: &JwtConfig, _: &StartContext<'_>) -> Vec<Obstacle> {
+        let issuers = settings.issuers.iter().enumerate();
+        let unusable = issuers.filter_map(|(index, issuer)| {
+            let error = issuer::check_file(&issuer.key_source().ok()?).err()?;
+            Some(Obstacle {
+                path: format!("jwt.issuers.{index}.jwks_file"),
+                error: error.into(),
+            })
+        });
+        unusable.collect()
     }
 
     fn add_status(&self, status: &mut StatusSnapshot, now: Instant) {

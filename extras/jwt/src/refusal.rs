@@ -1,56 +1,55 @@
-//! Why a token is refused.
+//! The reasons for which tokens are refused.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use tokenweir_protocol::atomic::AtomicCounter;
 use tokenweir_protocol::named_enum;
 use tokenweir_request::access::TokenRefusal;
 
 named_enum! {
-    /// Why a token is refused. The reasons have no part of the token.
+    /// Why a token is refused. No reason contains a part of the token.
     pub enum Refusal {
-        /// It is not a signed token of one signature, or the request has two.
+        /// The token is not a JWT with one signature, or the request has two tokens.
         Malformed = "malformed",
-        /// Its algorithm is not one of its key, or not allowed.
+        /// The algorithm does not fit the key, or is not allowed.
         Algorithm = "algorithm",
-        /// No configured issuer issued it.
+        /// No configured issuer issued the token.
         Issuer = "issuer",
-        /// The issuer has no key of its key id.
+        /// The issuer has no key with the key id of the token.
         UnknownKey = "unknown_key",
         /// The keys of the issuer have not been read yet.
         NoKeys = "no_keys",
-        /// The signature is wrong.
+        /// The signature does not fit the key.
         Signature = "signature",
-        /// It has expired.
+        /// The token has expired.
         Expired = "expired",
-        /// It is not valid yet.
+        /// The token is not valid yet.
         NotYetValid = "not_yet_valid",
-        /// It is for another audience.
+        /// The token is for another audience.
         Audience = "audience",
-        /// It was issued to a client that is not in the list.
+        /// The token was issued to a client that is not in the list.
         Client = "client",
         /// The claims for the tier, the models or the limits are invalid.
         Claims = "claims",
-        /// It names no tenant of the key file, and there is no default.
+        /// The token names no tenant of the key file, and no default tenant is configured.
         Tenant = "tenant",
     }
 }
 
-/// Numbers of refused tokens, by reason.
+/// Number of refused tokens by reason.
 #[derive(Debug, Default)]
-pub(super) struct RefusalCounts([AtomicU64; Refusal::ALL.len()]);
+pub(super) struct RefusalCounts([AtomicCounter; Refusal::ALL.len()]);
 
 impl RefusalCounts {
-    /// Counts a refusal, and converts it to that of the contract.
+    /// Counts a refusal, and converts it to the type that the gateway expects.
     pub(super) fn count(&self, refusal: Refusal) -> TokenRefusal {
-        self.0[refusal as usize].fetch_add(1, Relaxed);
+        self.0[refusal as usize].add(1);
         TokenRefusal {
             reason: refusal.as_str(),
             is_temporary: refusal == Refusal::NoKeys,
         }
     }
 
-    /// Each reason with its number.
     pub(super) fn list(&self) -> Vec<(&'static str, u64)> {
-        let counts = self.0.iter().map(|count| count.load(Relaxed));
+        let counts = self.0.iter().map(AtomicCounter::get);
         Refusal::NAMES.iter().copied().zip(counts).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Status and metrics of tokens.
+//! Status and metrics of token access.
 
 use crate::issuer::IssuerStatus;
 use crate::refusal::RefusalCounts;
@@ -6,12 +6,12 @@ use serde::Serialize;
 use tokenweir_gateway::metric::prelude::*;
 use tokenweir_gateway::status::{StatusBlock, StatusSnapshot};
 
-/// The state of tokens. The default is that of a gateway without issuers.
+/// The state of token access. The default is that of a gateway without issuers.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct JwtStatus {
-    /// The issuers.
+    /// The state of each configured issuer.
     pub issuers: Vec<IssuerStatus>,
-    /// Numbers of refused tokens, by reason.
+    /// Number of refused tokens by reason.
     #[serde(skip)]
     pub(crate) refused: Vec<(&'static str, u64)>,
 }
@@ -20,7 +20,7 @@ impl StatusBlock for JwtStatus {
     const KEY: Option<&'static str> = Some("jwt");
 }
 
-/// The metrics of tokens.
+/// The metrics of token access.
 pub const ROWS: &[MetricDescriptor] = &[
     counts(
         "tokenweir_jwt_refused_total",

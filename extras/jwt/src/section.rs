@@ -90,7 +90,6 @@ impl Default for JwtConfig {
 }
 
 impl Default for ClaimNames {
-    /// The default: the claim `tenant`.
     fn default() -> Self {
         Self {
             tenant: Some("tenant".to_owned()),
@@ -134,7 +133,8 @@ impl JwtIssuerConfig {
         let problem =
             "write at least one audience: without one, tokens for other services would be accepted";
         let audiences = format!("{path}.audiences");
-        let has_audience = self.audiences.iter().any(|audience| !audience.is_empty());
+        let is_named = |audience: &String| !audience.is_empty();
+        let has_audience = !self.audiences.is_empty() && self.audiences.iter().all(is_named);
         require(has_audience, &audiences, problem)?;
         let problem = "write at least one algorithm, or leave it out for all";
         let algorithms = format!("{path}.algorithms");

@@ -32,7 +32,6 @@ enum KeyKind {
     Ed25519,
 }
 
-/// A public key of an issuer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PublicKey {
     /// `None`: the issuer gives it no id.
@@ -126,7 +125,6 @@ impl PublicKey {
         })
     }
 
-    /// Whether a signature with this algorithm may be one of the key.
     pub(super) fn has(&self, algorithm: Algorithm) -> bool {
         algorithm.kind() == self.kind && self.algorithm.is_none_or(|own| own == algorithm)
     }
@@ -136,7 +134,6 @@ impl PublicKey {
         self.id.is_some() && self.id == other.id && self.kind == other.kind
     }
 
-    /// Whether the signature of the message is one of this key.
     pub(super) fn verify(&self, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> bool {
         let parameters = match algorithm {
             Algorithm::RS256 => &scheme::RSA_PKCS1_2048_8192_SHA256,

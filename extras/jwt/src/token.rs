@@ -1,4 +1,5 @@
-//! The parts of a token: header, claims and signature (RFC 7515, compact serialization). Nothing here is trusted.
+//! The parts of a token: header, claims and signature (RFC 7515, compact serialization). Nothing in a parsed
+//! token is trusted yet.
 
 use crate::refusal::Refusal;
 use crate::signature::Algorithm;
@@ -7,21 +8,20 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-/// A token whose parts could be read. Its signature is not checked.
+/// A parsed token whose signature is not checked yet.
 pub(super) struct Token<'a> {
     pub(super) algorithm: Algorithm,
-    /// The id of its key. `None`: it names none.
+    /// The key id that the token names. `None`: the token names no key.
     pub(super) key_id: Option<String>,
     pub(super) claims: Claims,
-    /// The claims as JSON, for claims with configured names.
     pub(super) claims_json: Vec<u8>,
-    /// What is signed.
+    /// The bytes that the signature covers.
     pub(super) message: &'a [u8],
     pub(super) signature: Vec<u8>,
 }
 
-/// The claims with a fixed meaning. A claim of another type than here, or a repeated one, makes the token
-/// malformed. Times are seconds since 1970; fractions are refused.
+/// The claims with a fixed meaning. A claim of another type, or a repeated claim, makes the token malformed.
+/// Times are whole seconds since 1970.
 #[derive(Debug, Deserialize)]
 pub(super) struct Claims {
     pub(super) iss: String,
@@ -34,7 +34,6 @@ pub(super) struct Claims {
     pub(super) client_id: Option<String>,
 }
 
-/// The audiences of a token.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Audience {
@@ -42,16 +41,16 @@ pub(super) enum Audience {
     Several(Vec<String>),
 }
 
-/// The header. Members that bring a key (`jwk`, `jku`, `x5c`, `x5u`) are not read: keys come from the issuer
-/// only.
+/// The header. Members that contain or name a key (`jwk`, `jku`, `x5c`, `x5u`) are ignored, because keys come
+/// only from the issuer.
 #[derive(Deserialize)]
 struct Header {
     alg: String,
     kid: Option<String>,
     typ: Option<String>,
-    /// Extensions that must be understood. None is.
+    /// Extensions that a reader must understand. The gateway understands none.
     crit: Option<IgnoredAny>,
-    /// A payload that is not encoded (RFC 7797).
+    /// The member for a payload without base64 encoding (RFC 7797).
     b64: Option<IgnoredAny>,
 }
 
@@ -83,7 +82,6 @@ impl<'a> Token<'a> {
 }
 
 impl Audience {
-    /// Whether one of the audiences is in the list.
     pub(super) fn is_in(&self, list: &[String]) -> bool {
         match self {
             Self::One(audience) => list.contains(audience),
@@ -92,7 +90,7 @@ impl Audience {
     }
 }
 
-/// Whether the part before the first dot is the header of a token: the encoding of a JSON object.
+/// Whether the part before the first dot is a token header, which is an encoded JSON object.
 pub(super) fn begins_as_header(text: &[u8]) -> bool {
     let end = memchr::memchr(b'.', text).unwrap_or(text.len());
     let header = decode(&text[..end]).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The tokens that have been verified, by their digests. A request with one of them costs one hash.
+//! Stores the digests of verified tokens, so that a further request with the same token costs only one hash.
 
 use lru::LruCache;
 use std::sync::{Arc, Weak};
@@ -11,19 +11,17 @@ pub(super) struct VerifiedTokens {
     version: u64,
 }
 
-/// A token that was verified.
 pub(super) struct VerifiedToken {
-    /// The key that stands for it.
     pub(super) key: Arc<ApiKey>,
-    /// Seconds since 1970.
+    /// Expiry time in seconds since 1970.
     pub(super) expires: u64,
 }
 
-/// Greatest number of tokens. Each takes about 500 bytes, and the names of the models that it lists.
+/// Maximum number of tokens. Each takes about 500 bytes, plus the names of the models that it lists.
 const MAX_TOKENS: usize = 1 << 14;
 
 impl VerifiedTokens {
-    /// The key of a token that was verified and has not expired. `version`: that of the keys of the issuers.
+    /// The key of a verified token that has not expired. `version`: the version of the keys of all issuers.
     pub(super) fn find(
         &mut self,
         digest: &KeyDigest,
@@ -32,7 +30,7 @@ impl VerifiedTokens {
         now: u64,
     ) -> Option<Arc<ApiKey>> {
         if version != self.version || !self.is_of(keys) {
-            // A key may be gone, or a tenant has other rights.
+            // After a change of the keys, a stored token may be invalid or have other rights.
             self.tokens.clear();
             self.keys = Arc::downgrade(keys);
             self.version = version;
@@ -42,7 +40,7 @@ impl VerifiedTokens {
         is_valid.then(|| token.key.clone())
     }
 
-    /// Stores a token that was verified with the keys of `version`, unless there are newer ones.
+    /// Stores a token that was verified with the keys of `version`, unless newer keys exist.
     pub(super) fn insert(
         &mut self,
         digest: &KeyDigest,

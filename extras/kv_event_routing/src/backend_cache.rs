@@ -4,9 +4,9 @@
 use crate::learning::{CacheKnowledge, KeySpace};
 use arc_swap::ArcSwap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use tokenweir_kv_events::residency::{CacheContents, StoredChain, StreamState};
-use tokenweir_protocol::atomic::AtomicFlag;
+use tokenweir_protocol::atomic::{AtomicCounter, AtomicFlag};
 use tokenweir_protocol::mutex::SharedLock;
 
 /// The contents of the prefix cache of one part, as far as its KV events show them.
@@ -14,9 +14,9 @@ use tokenweir_protocol::mutex::SharedLock;
 pub(crate) struct PartCache {
     /// The contents of the cache. Requests do not wait for a writer, and only background tasks write.
     pub(crate) contents: SharedLock<CacheContents>,
-    /// How far the contents can be trusted: a [`StreamState`] as its index in `StreamState::ALL`.
+    /// How far the contents can be trusted, as the index of a [`StreamState`] in `StreamState::ALL`.
     pub(crate) state: AtomicU8,
-    pub(crate) batches: AtomicU64,
+    pub(crate) batches: AtomicCounter,
 }
 
 /// The contents of the prefix cache of one backend, as far as its KV events show them.
@@ -27,15 +27,14 @@ pub struct BackendCache {
     pub(crate) number: u32,
     /// The caches of the parts. Hold a guard only during a lookup.
     pub(crate) parts: ArcSwap<Vec<Arc<PartCache>>>,
-    /// What the gateway knows about the texts of the blocks of the backend. Hold a guard only during a
-    /// lookup.
+    /// The knowledge about the texts of the backend's blocks. Hold a guard only during a lookup.
     pub(crate) space: ArcSwap<KeySpace>,
     /// Whether the backend shares the key space of another backend.
     has_joined: AtomicFlag,
     /// Whether the gateway no longer expects events from the backend, because the backend lists no
     /// publisher any more.
     pub(crate) is_withdrawn: AtomicFlag,
-    errors: AtomicU64,
+    errors: AtomicCounter,
 }
 
 /// The state of the cache of a backend, for metrics and status. `None`: the gateway does not subscribe to the KV
@@ -60,7 +59,7 @@ impl PartCache {
         Self {
             contents: SharedLock::new(CacheContents::new(max_blocks, fastrand::u64(..))),
             state: AtomicU8::new(StreamState::Off as u8),
-            batches: AtomicU64::new(0),
+            batches: AtomicCounter::new(),
         }
     }
 
@@ -81,16 +80,15 @@ impl BackendCache {
             space: ArcSwap::new(space),
             has_joined: AtomicFlag::default(),
             is_withdrawn: AtomicFlag::default(),
-            errors: AtomicU64::new(0),
+            errors: AtomicCounter::new(),
         }
     }
 
-    /// How far the known contents can be trusted. The state of the least trustworthy part counts.
+    /// How far the known contents can be trusted. It is the state of the least trustworthy part.
     pub fn state(&self) -> StreamState {
         Self::least_state(&self.parts.load())
     }
 
-    /// The state of the least trustworthy of these parts.
     pub(super) fn least_state(parts: &[Arc<PartCache>]) -> StreamState {
         let least = parts
             .iter()
@@ -112,11 +110,8 @@ impl BackendCache {
             state: self.state().as_str(),
             blocks: sizes.iter().map(|(blocks, _)| blocks).sum(),
             bytes: sizes.iter().map(|(_, bytes)| bytes).sum(),
-            batches: parts
-                .iter()
-                .map(|part| part.batches.load(Ordering::Relaxed))
-                .sum(),
-            errors: self.errors.load(Ordering::Relaxed),
+            batches: parts.iter().map(|part| part.batches.get()).sum(),
+            errors: self.errors.get(),
         }
     }
 
@@ -138,8 +133,8 @@ impl BackendCache {
         self.is_withdrawn.set(true);
     }
 
-    /// Replaces the key space by an empty one, and so forgets which texts the blocks contain: the
-    /// engine may have restarted with another seed of its hashes.
+    /// Replaces the key space by an empty one, which forgets the texts of the blocks. The engine may have
+    /// restarted with another seed of its hashes.
     pub(crate) fn leave_space(&self) {
         self.space.store(
             self.knowledge
@@ -169,7 +164,7 @@ impl BackendCache {
     }
 
     pub(crate) fn count_error(&self) {
-        self.errors.fetch_add(1, Ordering::Relaxed);
+        self.errors.add(1);
     }
 }
 

@@ -7,7 +7,7 @@ use tokenweir_engine::address::BackendAddress;
 use tokenweir_gateway::backend::facets::{BackendFacet, BackendTargets};
 use tokenweir_gateway::status::StatusBlocks;
 
-/// The KV events of one backend.
+/// The publishers of one backend, and the known contents of its cache.
 #[derive(Debug, Default)]
 pub struct KvEventsFacet {
     /// The prefix cache of the backend as its KV events show it. Empty until the gateway subscribes
@@ -18,7 +18,7 @@ pub struct KvEventsFacet {
 }
 
 impl KvEventsFacet {
-    /// The KV events of the backend at `address`. `source`: its own settings.
+    /// The KV events of the backend at `address`. `source`: the settings of this backend.
     pub fn new(
         source: Option<&KvEventSource>,
         settings: &KvEventsSettings,

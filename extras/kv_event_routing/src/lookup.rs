@@ -14,8 +14,8 @@ use tokenweir_routing::{KnownPrefix, PromptFingerprint};
 type Lookups = Vec<(Arc<KeySpace>, PromptLookup)>;
 
 impl PromptCache for BackendCache {
-    /// Without a `part`, the caches of all parts count. If a background task has locked an index or the contents
-    /// of a cache for a change, nothing counts as known about that cache: the request does not wait for the lock.
+    /// The known cached prefix of the prompt. Without a `part`, the caches of all parts count. If a background
+    /// task has locked an index or a cache, the request does not wait, and the cache counts as unknown.
     fn known_prefix(
         &self,
         prompt: &PromptFingerprint,

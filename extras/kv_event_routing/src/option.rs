@@ -1,11 +1,11 @@
-//! KV events as an option.
+//! Routing by KV events as an option.
 
 use crate::learning::CacheKnowledge;
 use crate::rows::{self, KnowledgeStatus};
 use crate::settings::{KvEventsSettings, TASK};
 use tokenweir_option::prelude::*;
 
-/// KV events as an option.
+/// Routing by KV events as an option.
 #[derive(Default)]
 pub struct KvEventsOption(pub(crate) OnceLock<Arc<CacheKnowledge>>);
 

@@ -16,7 +16,7 @@ impl StatusBlock for CacheStatus {
     }
 }
 
-/// What the gateway knows about the contents of prefix caches from KV events.
+/// The knowledge of the gateway about prefix caches from KV events.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct KnowledgeStatus {
     /// Memory of the index that relates prompt texts to the blocks of KV events, in bytes.

@@ -53,7 +53,7 @@ settings! {
     }
 }
 
-/// Greatest number of data-parallel ranks of a backend.
+/// Maximum number of data-parallel ranks of a backend.
 pub(crate) const MAX_RANKS: u16 = 64;
 
 impl Default for KvEventsSettings {

@@ -45,7 +45,6 @@ fn backend(name: &str) -> Backend {
     backend
 }
 
-/// A lease of the backend for a stream with this prompt.
 fn lease(backend: &Arc<Backend>, prompt: &Arc<PromptFingerprint>) -> Lease {
     let now = clock::now();
     let candidate = backend.candidate(prompt, None, clock::nanos(now)).unwrap();
@@ -57,7 +56,6 @@ fn prompt(text: char) -> Arc<PromptFingerprint> {
     Arc::new(PromptFingerprint::new(1, [text.as_bytes()].into_iter()))
 }
 
-/// The hashes of the blocks of a prompt.
 fn blocks_of(prompt: u64) -> Vec<u64> {
     (0..BLOCKS)
         .map(|block| prompt * 1_000_000 + block)
@@ -97,7 +95,7 @@ impl Fixture {
     }
 
     /// Simulates a request of this gateway whose blocks the engine stores. Waits until the learner has
-    /// processed it.
+    /// processed the request.
     async fn answer(&mut self, number: u64, prompt: &Arc<PromptFingerprint>) {
         let facet: &KvEventsFacet = self.backend.facets.get().unwrap();
         let followed = FollowedRequest::begin(facet.cache().unwrap(), prompt).unwrap();
@@ -227,7 +225,7 @@ async fn session_ids_need_received_events() {
     let second = lease(&fixture.backend, &prompt);
     let id = session_id(&first);
     assert!(id.is_some());
-    // The same attempt on another connection.
+    // The same attempt on another connection has the same session id.
     assert_eq!(session_id(&first), id);
     assert_ne!(session_id(&second), id);
 }

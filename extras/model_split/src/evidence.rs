@@ -1,4 +1,5 @@
-//! What finished requests show about a version of a model, and whether it is worse than the others.
+//! Compares finished requests of a version of a model with those of the other versions, to find a worse
+//! version.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use tokenweir_request::slo::{Objective, ObjectiveResult};
 use xxhash_rust::xxh3::xxh3_64;
 
 named_enum! {
-    /// In what a version is worse than the others.
+    /// The kind of fault in which a version is worse than the others.
     pub enum Fault {
         /// Requests fail.
         Errors = "errors",
@@ -19,14 +20,14 @@ named_enum! {
     }
 }
 
-/// Number of requests, and of the bad ones among them.
+/// Number of requests, and number of bad requests among them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Share {
     pub(super) requests: u64,
     pub(super) bad: u64,
 }
 
-/// What requests show, by fault. A request counts for a fault only if it could have had it.
+/// The counts of finished requests by kind of fault. A request counts only for faults that it could show.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Evidence {
     errors: Share,
@@ -34,7 +35,8 @@ pub(super) struct Evidence {
     empty_answers: Share,
     /// A bit for each conversation with a bad request. Conversations can have the same bit.
     bad_conversations: u64,
-    /// A bit for each tenant, or address of a client without one, with a request, and with a bad one.
+    /// Two bit sets over tenants, or over addresses of clients without a tenant: those with a request, and
+    /// those with a bad request.
     clients: u64,
     bad_clients: u64,
 }
@@ -43,33 +45,32 @@ pub(super) struct Evidence {
 #[derive(Debug, Default)]
 pub(super) struct Window(VecDeque<Slice>);
 
-/// The evidence of a part of the window.
+/// The evidence of a short part of the window.
 #[derive(Debug)]
 struct Slice {
     began: Instant,
     evidence: Evidence,
 }
 
-/// Least time over which versions are compared.
+/// Minimum time over which versions are compared.
 pub(super) const MIN_SPAN: Duration = Duration::from_mins(1);
-/// Greatest time over which versions are compared.
+/// Maximum time over which versions are compared.
 const MAX_SPAN: Duration = Duration::from_hours(1);
-/// Number of requests of a version after which no earlier ones are compared.
+/// Number of requests of a version from which earlier requests are left out of the comparison.
 const ENOUGH_REQUESTS: u64 = 200;
-/// Length of a slice.
 const SLICE: Duration = Duration::from_secs(5);
-/// Fewest requests of a version, and of all others together, that are compared.
+/// Minimum number of requests of a version, and of all other versions together, for a comparison.
 const MIN_REQUESTS: u64 = 20;
-/// Fewest conversations with bad requests.
+/// Minimum number of conversations with bad requests.
 const MIN_BAD_CONVERSATIONS: u32 = 5;
-/// Fewest clients with bad requests, if the version has so many clients: clients name their conversations, and one
-/// client must not take out a version for all.
+/// Minimum number of clients with bad requests, if the version has that many clients. Clients name their
+/// conversations themselves, and a single client must not be able to take out a version.
 const MIN_BAD_CLIENTS: u32 = 3;
-/// Least difference of two shares of bad requests.
+/// Minimum difference between two shares of bad requests.
 const MIN_DIFFERENCE: f64 = 0.03;
-/// Least signed root of the likelihood ratio at which two shares differ, in standard deviations. Equal versions
-/// differ as much once in three million comparisons. With few bad requests the root is more exact than the test
-/// of two proportions, which would take out a version for 3 bad requests of 20.
+/// Minimum signed root of the likelihood ratio for two different shares, in standard deviations. Equal versions
+/// exceed it once in three million comparisons. With few bad requests it is more exact than the test of two
+/// proportions, which would take out a version for 3 bad requests of 20.
 const MIN_DEVIATION: f64 = 5.0;
 
 impl Share {
@@ -90,7 +91,7 @@ impl Share {
         self.bad as f64 / self.requests.max(1) as f64
     }
 
-    /// Whether the share is significantly greater than that of the others.
+    /// Whether the share is significantly greater than the share of the other versions.
     fn is_worse_than(self, others: Self) -> bool {
         let fewest = self.requests.min(others.requests);
         if fewest < MIN_REQUESTS || self.ratio() - others.ratio() < MIN_DIFFERENCE {
@@ -119,7 +120,7 @@ fn log_likelihood(count: u64, own: f64, common: f64) -> f64 {
 }
 
 impl Evidence {
-    /// What a finished request of a conversation shows.
+    /// The evidence of one finished request of a conversation.
     pub(super) fn of(record: &RequestRecord, conversation: u64, objectives: &[Objective]) -> Self {
         let mut evidence = Self::default();
         let outcome = record.outcome;
@@ -170,7 +171,7 @@ impl Evidence {
         self.bad_conversations > 0
     }
 
-    /// In what the version is worse than the others. `None`: in nothing.
+    /// The fault in which the version is worse than the others. `None`: it is not worse.
     pub(super) fn fault_against(&self, others: &Self) -> Option<Fault> {
         let bad_clients = self.bad_clients.count_ones();
         let is_of_few = bad_clients < self.clients.count_ones().min(MIN_BAD_CLIENTS);
@@ -182,7 +183,7 @@ impl Evidence {
     }
 }
 
-/// A bit for the tenant of a request, or for the address of its client.
+/// The bit for the tenant of a request, or for the address of its client.
 fn client_bit(record: &RequestRecord) -> u64 {
     let hash = match &record.caller {
         Some(caller) => xxh3_64(caller.tenant.as_bytes()),
@@ -192,7 +193,7 @@ fn client_bit(record: &RequestRecord) -> u64 {
 }
 
 impl Window {
-    /// Adds evidence. Forgets what is older than an hour.
+    /// Adds evidence, and removes evidence that is older than an hour.
     pub(super) fn add(&mut self, evidence: Evidence, now: Instant) {
         while self
             .0
@@ -210,7 +211,8 @@ impl Window {
         }
     }
 
-    /// The time over which the version is compared at `now`: so long that it had enough requests.
+    /// The time over which the version is compared at `now`: long enough to contain [`ENOUGH_REQUESTS`], within
+    /// the limits.
     pub(super) fn span(&self, now: Instant) -> Duration {
         let mut requests = 0;
         for slice in self.0.iter().rev() {
@@ -222,7 +224,6 @@ impl Window {
         MAX_SPAN
     }
 
-    /// The evidence of this time before `now`.
     pub(super) fn evidence(&self, span: Duration, now: Instant) -> Evidence {
         let mut sum = Evidence::default();
         let slices = self.0.iter().rev();
@@ -261,12 +262,12 @@ mod tests {
             assert!(!others.is_worse_than(own), "{own:?} {others:?}");
         }
         for (own, others) in [
-            // 3 of 20 is chance, although the test of two proportions gives 4.8.
+            // 3 bad requests of 20 can be chance, although the test of two proportions gives 4.8.
             (share(3, 20), share(4, 400)),
             (share(9, 50), share(48, 950)),
             (share(19, 19), share(0, 1_000)),
             (share(1_000, 1_000), share(0, 19)),
-            // Significant, and too small to act on.
+            // The difference is significant, but too small for an action.
             (share(2_900, 100_000), share(0, 100_000)),
             (share(50, 100), share(50, 100)),
             (share(100, 100), share(100, 100)),
@@ -276,7 +277,7 @@ mod tests {
         }
     }
 
-    /// Two versions with the same share of bad requests, in many minutes of traffic.
+    /// Compares two versions with the same share of bad requests over many minutes of traffic.
     #[test]
     fn equal_versions_are_not_worse() {
         let mut random = fastrand::Rng::with_seed(7);

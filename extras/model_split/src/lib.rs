@@ -1,13 +1,15 @@
 //! Splits the requests for one model name over versions: other models, each with a weight.
 //!
-//! The version is a function of the conversation and the weights, so all gateways choose alike and no table is
-//! kept. A change of the weights moves the fewest conversations that it can.
+//! The version is a function of the conversation and the weights, so all gateways choose the same one without a
+//! table. A change of the weights moves as few conversations as possible.
 //!
 //! The guard of a split compares the results of a version with those of the other versions. A version that is
-//! significantly worse gets no more requests, and its conversations go on at the other versions. At most half of
-//! the weights is taken out: the rest has not shown that it can carry more.
+//! significantly worse gets no more requests, and the other versions continue its conversations. At most half
+//! of the weights is taken out, because the rest may be unable to serve more.
 
 mod evidence;
+mod verdict;
+
 mod split;
 
 mod note;

@@ -3,12 +3,13 @@
 use super::evidence::Evidence;
 use super::note::SplitNote;
 use super::split::Split;
+use super::verdict::{VersionTakenOut, verdict_about};
 use arc_swap::ArcSwap;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_diagnose::GatewayConditions;
-use tokenweir_gateway::backend::routes::ModelConfig;
+use tokenweir_gateway::backend::routes::{ModelConfig, RouteTable};
 use tokenweir_gateway::proxy::option::RequestOption;
 use tokenweir_gateway::proxy::{ProxyContext, ReadRequest, conversation_hash};
 use tokenweir_option::DiagnosisHooks;
@@ -23,9 +24,9 @@ pub struct ModelSplits(ArcSwap<Configured>);
 /// The models of a configuration, and the objectives by which the guards compare versions.
 #[derive(Debug, Default, PartialEq)]
 pub struct SplitSettings {
-    /// All models.
+    /// All configured models, with and without versions.
     pub models: Vec<ModelConfig>,
-    /// The objectives.
+    /// The objectives for which the guards compare versions.
     pub objectives: Vec<Objective>,
 }
 
@@ -33,7 +34,7 @@ pub struct SplitSettings {
 #[derive(Debug, Default)]
 struct Configured {
     settings: SplitSettings,
-    /// By the name that clients use.
+    /// The splits by the model name that clients use.
     splits: HashMap<Arc<str>, Arc<Split>>,
 }
 
@@ -65,6 +66,7 @@ impl RequestOption for ModelSplits {
     fn version(
         &self,
         context: &ProxyContext,
+        routes: &RouteTable,
         record: &mut RequestRecord,
         request: &ReadRequest<'_>,
         body: &[u8],
@@ -73,13 +75,16 @@ impl RequestOption for ModelSplits {
         let split = self.0.load().splits.get(name)?.clone();
         let conversation = conversation_hash(&context.settings, record, request, body);
         let conversation = conversation.unwrap_or_else(|| fastrand::u64(..));
-        // Only the backend of the response that the request continues has this response.
+        // Only the backend that created the previous response has stored it.
         let previous = context.state.stored_responses.previous_model(record);
         let held = previous.and_then(|model| split.find(model.name()));
-        let routes = context.state.pool.routes();
         let is_served = |name: &str| !routes.lookup(Some(name)).backends.is_empty();
         let version = held.or_else(|| split.choose(conversation, is_served))?;
         let version = version.name.clone();
+        if !routes.is_expected(Some(&version)) {
+            // A reload has changed the splits, and not yet the routes.
+            return None;
+        }
         record.notes.set(SplitNote {
             split,
             version: version.clone(),
@@ -94,7 +99,8 @@ impl DiagnosisHooks for ModelSplits {
     fn complete_conditions(&self, gateway: &mut GatewayConditions, _: Instant) {
         let splits = self.splits();
         let taken_out = splits.iter().flat_map(|split| split.taken_out());
-        gateway.versions_taken_out = taken_out.collect();
+        let taken_out: Vec<VersionTakenOut> = taken_out.collect();
+        gateway.verdicts.extend(verdict_about(&taken_out));
     }
 }
 

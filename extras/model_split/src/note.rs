@@ -1,4 +1,4 @@
-//! What the record of a request has about the split of its model.
+//! The note in the record of a request about the split of its model.
 
 use super::split::Split;
 use serde_json::{Value, json};
@@ -10,9 +10,7 @@ use tokenweir_request::record::RecordNote;
 #[derive(Debug, Clone, Default)]
 pub(super) struct SplitNote {
     pub(super) split: Arc<Split>,
-    /// The name of the version.
     pub(super) version: Arc<str>,
-    /// The hash of the conversation.
     pub(super) conversation: u64,
 }
 

@@ -3,11 +3,13 @@
 use crate::model_splits::{ModelSplits, SplitSettings};
 use crate::note::add_to_decision;
 use crate::rows;
+use crate::verdict::VERSION_TAKEN_OUT;
 use tokenweir_option::prelude::*;
 
 impl GatewayOption for ModelSplits {
     type Settings = SplitSettings;
     const ROWS: &'static [MetricDescriptor] = rows::ROWS;
+    const RULES: &'static [DiagnosisRule] = &[VERSION_TAKEN_OUT];
     const DECISION_PARTS: &'static [DecisionPart] = &[add_to_decision];
 
     fn start(
@@ -17,9 +19,9 @@ impl GatewayOption for ModelSplits {
         parts: &mut OptionParts,
     ) -> Result<(), StartError> {
         self.configure(settings);
-        parts.requests.push(self.clone());
-        parts.sinks.push(self.clone());
-        parts.diagnosis.push(self.clone());
+        parts.gateway.requests.push(self.clone());
+        parts.records.sinks.push(self.clone());
+        parts.gateway.diagnosis.push(self.clone());
         Ok(())
     }
 

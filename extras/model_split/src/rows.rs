@@ -3,9 +3,9 @@
 use super::evidence::{Fault, MIN_SPAN as SHOWN_SPAN};
 use super::model_splits::ModelSplits;
 use super::split::{Split, Version};
+use super::verdict::VersionTakenOut;
 use serde::Serialize;
 use std::time::Instant;
-use tokenweir_diagnose::VersionTakenOut;
 use tokenweir_gateway::metric::prelude::*;
 use tokenweir_gateway::status::{StatusBlock, StatusSnapshot};
 
@@ -31,14 +31,13 @@ pub const ROWS: &[MetricDescriptor] = &[row(
     }),
 )];
 
-/// The split models.
 #[derive(Debug, Serialize)]
 struct ModelSplitsStatus(Vec<SplitStatus>);
 
 #[derive(Debug, Serialize)]
 struct SplitStatus {
     model: String,
-    /// Whether a bad version is taken out.
+    /// Whether the guard takes bad versions out.
     guard: bool,
     versions: Vec<VersionStatus>,
 }
@@ -51,9 +50,9 @@ struct VersionStatus {
     share: f64,
     /// Requests of the last minute that succeeded or failed.
     recent_requests: u64,
-    /// Failed requests among them.
+    /// Number of these requests that failed.
     recent_errors: u64,
-    /// Why the version was taken out. `None`: it was not.
+    /// Why the version was taken out. `None`: the version gets requests.
     taken_out: Option<VersionTakenOut>,
 }
 
@@ -77,7 +76,7 @@ impl SplitStatus {
 }
 
 impl VersionStatus {
-    /// `weights`: the sum of the weights of the versions that get requests.
+    /// The status of a version at `now`. `weights`: the sum of the weights of all versions that get requests.
     fn new(version: &Version, weights: u64, now: Instant) -> Self {
         let errors = version.evidence(SHOWN_SPAN, now).share(Fault::Errors);
         let removal = version.removal.get().cloned();
@@ -96,7 +95,6 @@ impl VersionStatus {
     }
 }
 
-/// Adds the state of split models, if there are any.
 pub(crate) fn add_status(splits: &ModelSplits, status: &mut StatusSnapshot, now: Instant) {
     let splits = splits.splits();
     if !splits.is_empty() {

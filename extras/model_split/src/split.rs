@@ -1,10 +1,10 @@
-//! The versions of one model: which version a conversation gets, and which version the guard has taken out.
+//! The versions of one model: chooses the version for a conversation, and takes out bad versions.
 
 use super::evidence::{Evidence, Window};
+use super::verdict::VersionTakenOut;
 use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
-use tokenweir_diagnose::VersionTakenOut;
 use tokenweir_gateway::backend::routes::{ModelConfig, SplitVersion};
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::rendezvous_score;
@@ -15,14 +15,13 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(super) struct Split {
     /// The name that clients use.
     pub(super) name: Arc<str>,
-    /// Whether a bad version is taken out.
+    /// Whether the guard takes bad versions out.
     pub(super) is_guarded: bool,
     pub(super) versions: Vec<Version>,
     /// Held while a version is compared, so that two versions are not taken out at the same time.
     comparison: Mutex<()>,
 }
 
-/// A version of a model.
 #[derive(Debug)]
 pub(super) struct Version {
     /// The name of the model in the route table.
@@ -30,7 +29,7 @@ pub(super) struct Version {
     pub(super) weight: u32,
     hash: u64,
     window: Mutex<Window>,
-    /// `None`: the version gets requests.
+    /// Set when the version is taken out. `None`: the version gets requests.
     pub(super) removal: OnceLock<VersionTakenOut>,
 }
 
@@ -63,18 +62,16 @@ impl Split {
         nearest(served, conversation).or_else(|| nearest(self.serving(), conversation))
     }
 
-    /// The version with this name.
     pub(super) fn find(&self, name: &str) -> Option<&Version> {
         self.versions.iter().find(|version| *version.name == *name)
     }
 
-    /// The versions that get requests.
     pub(super) fn serving(&self) -> impl Iterator<Item = &Version> {
         let versions = self.versions.iter();
         versions.filter(|version| version.weight > 0 && version.removal.get().is_none())
     }
 
-    /// Counts a finished request of a version. Takes the version out if it is now worse than the others.
+    /// Counts a finished request of a version. Takes out the version if it is now worse than the others.
     pub(super) fn count(&self, version: &Version, evidence: Evidence, now: Instant) {
         lock(&version.window).add(evidence, now);
         if !self.is_guarded || !evidence.is_bad() {
@@ -102,13 +99,12 @@ impl Split {
         }
     }
 
-    /// The versions that were taken out.
     pub(super) fn taken_out(&self) -> impl Iterator<Item = VersionTakenOut> {
         let removals = self.versions.iter().map(|version| &version.removal);
         removals.filter_map(OnceLock::get).cloned()
     }
 
-    /// Whether at most half of the weights would be out without a version that gets requests.
+    /// Whether at most half of the weights is taken out if this version is taken out too.
     fn may_lose(&self, version: &Version) -> bool {
         let weights = self
             .versions
@@ -138,7 +134,7 @@ impl Split {
     }
 }
 
-/// The version with the highest score, so only the conversations of versions that lose a share move.
+/// The version with the highest score, so a change moves only conversations of versions that lose a share.
 fn nearest<'a>(
     versions: impl Iterator<Item = &'a Version>,
     conversation: u64,
@@ -148,7 +144,6 @@ fn nearest<'a>(
 }
 
 impl Version {
-    /// The evidence of this time before `now`.
     pub(super) fn evidence(&self, span: Duration, now: Instant) -> Evidence {
         lock(&self.window).evidence(span, now)
     }
@@ -178,7 +173,6 @@ mod tests {
         Split::new(&model, true)
     }
 
-    /// As in a request, the number of a conversation is a hash.
     fn hash(conversation: u64) -> u64 {
         mix(conversation.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
@@ -224,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_moves_only_what_it_must() {
+    fn a_change_moves_only_the_necessary_conversations() {
         assert!(moves(&split(&[95, 5]), &split(&[95, 5])).is_empty());
         assert!(moves(&split(&[95, 5]), &split(&[9_500, 500])).is_empty());
         let raised = moves(&split(&[95, 5]), &split(&[90, 10]));
@@ -250,8 +244,8 @@ mod tests {
         }
     }
 
-    /// Sends 20 requests a second, each of another conversation, for some simulated seconds. Returns after how
-    /// many of them a version was out. `None`: none was.
+    /// Sends 20 requests per second, each of another conversation, for some simulated seconds. Returns the
+    /// number of seconds until a version was taken out. `None`: no version was taken out.
     fn run(split: &Split, seconds: u64, outcome: impl Fn(&str, u64) -> Outcome) -> Option<u64> {
         run_at(split, Duration::from_millis(50), seconds * 20, outcome)
     }
@@ -329,7 +323,7 @@ mod tests {
         }
     }
 
-    /// Versions that fail alike: now and then, and all requests of some minutes.
+    /// Two versions with the same failures: a few at any time, and all requests of some minutes.
     #[test]
     fn slow_traffic_takes_no_equal_version_out() {
         for weights in [[95, 5], [50, 50]] {
@@ -350,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_alike_or_all_bad_stay() {
+    fn equal_or_uniformly_bad_versions_stay() {
         for every in [1, 2, 10, 100] {
             let out = run(&split(&[95, 5]), 600, |_, number| {
                 failing(number % every == 0)
@@ -360,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_half_stays() {
+    fn half_of_the_weight_stays_in_use() {
         let bad = |version: &str, _| failing(version == "v0");
         assert_eq!(run(&split(&[95, 5]), 120, bad), None);
         assert!(run(&split(&[50, 50]), 120, bad).is_some());
@@ -384,7 +378,7 @@ mod tests {
         assert_eq!(split.serving().count(), 2);
     }
 
-    /// Each request is of another conversation: clients name them.
+    /// Clients name their conversations, so each request of the client is of another conversation.
     #[test]
     fn one_of_several_clients_takes_no_version_out() {
         let is_out = |bad_clients: u8, clients: u8| {

@@ -18,11 +18,12 @@ pub use settings::PayloadLogSettings;
 
 use rows::PayloadLogStatus;
 use std::io;
+use std::path::Path;
 use tokenweir_gateway::telemetry::rotating_file::{
     FileRecordCounts, RotatingFile, RotatingFileCounters,
 };
 use tokenweir_option::prelude::*;
-use tokenweir_redaction::{PayloadJob, PayloadQueue, PayloadQueueGuard};
+use tokenweir_redaction::{PayloadJob, PayloadQueue, PayloadQueueGuard, RedactionSettings};
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{Outcome, RequestRecord, TextConsumer};
 use tokio::sync::watch;
@@ -33,40 +34,33 @@ pub const TASK: BackgroundTask = BackgroundTask::new("content_log");
 /// The sink of the payload log. It queues the prompts and responses of sampled requests for the writer
 /// thread.
 pub struct PayloadLog {
-    /// The consumer of sampled texts that the log is.
     consumer: TextConsumer,
     queue: PayloadQueue<PayloadJob>,
     file_counters: Arc<RotatingFileCounters>,
 }
 
 impl PayloadLog {
-    /// Opens the configured file and starts the writer thread. `None`: no file is configured, so
-    /// the payload log is disabled.
+    /// Opens the file and starts the writer thread. Prompts and responses are redacted with `redaction`.
     pub fn start(
-        settings: &PayloadLogSettings,
+        file: &Path,
+        redaction: RedactionSettings,
         max_file_bytes: u64,
         consumer: TextConsumer,
-    ) -> io::Result<Option<(Self, PayloadQueueGuard)>> {
-        let Some(path) = &settings.file else {
-            return Ok(None);
-        };
+    ) -> io::Result<(Self, PayloadQueueGuard)> {
         let file_counters = Arc::new(RotatingFileCounters::default());
-        let mut file = RotatingFile::open(path, max_file_bytes / 2, file_counters.clone())?;
-        let redaction = settings.redaction();
+        let mut file = RotatingFile::open(file, max_file_bytes / 2, file_counters.clone())?;
         let write = move |jobs: &[PayloadJob]| {
             for job in jobs {
                 file.write_json(&redaction.redact_texts(job));
             }
         };
         let (queue, guard) = PayloadQueue::start(TASK, 1, watch::Sender::new(None), write);
-        Ok(Some((
-            Self {
-                consumer,
-                queue,
-                file_counters,
-            },
-            guard,
-        )))
+        let log = Self {
+            consumer,
+            queue,
+            file_counters,
+        };
+        Ok((log, guard))
     }
 
     /// Returns the numbers of records that were written and dropped since the start.
@@ -78,7 +72,7 @@ impl PayloadLog {
 impl Sink for PayloadLog {
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
-            // A request that the gateway rejected is not logged, because no model received it.
+            // Requests that the gateway rejected are not logged, because no model received them.
             if record.outcome == Outcome::Rejected || !record.text_for.has(self.consumer) {
                 continue;
             }
@@ -90,8 +84,7 @@ impl Sink for PayloadLog {
     }
 }
 
-/// The payload log as an option. It shows its settings to later options, which redact the texts of requests in the
-/// same way.
+/// The payload log as an option. Later options use its settings to redact texts in the same way.
 #[derive(Default)]
 pub struct PayloadLogOption(OnceLock<Arc<PayloadLog>>);
 
@@ -106,19 +99,16 @@ impl GatewayOption for PayloadLogOption {
         context: &StartContext<'_>,
         parts: &mut OptionParts,
     ) -> Result<(), StartError> {
-        parts.max_text_bytes = settings.excerpt_bytes();
-        let consumer = parts.next_text_consumer();
-        let started = PayloadLog::start(&settings, context.max_file_bytes, consumer);
-        let started = started.map_err(in_part("cannot start the payload log (log.payloads)"))?;
-        if let Some((log, guard)) = started {
+        parts.records.text_sampling.max_text_bytes = settings.excerpt_bytes();
+        if let Some(file) = &settings.file {
+            let consumer = parts.records.add_text_sample(settings.sample, false);
+            let redaction = settings.redaction();
+            let started = PayloadLog::start(file, redaction, context.max_file_bytes, consumer);
+            let (log, guard) =
+                started.map_err(in_part("cannot start the payload log (log.payloads)"))?;
             let _ = self.0.set(parts.add_sink(log, guard));
-            parts.text_samples.push(TextSample {
-                consumer,
-                share: settings.sample,
-                is_by_trace: false,
-            });
         }
-        parts.share(Arc::new(settings));
+        parts.gateway.share(Arc::new(settings));
         Ok(())
     }
 

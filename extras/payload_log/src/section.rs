@@ -33,7 +33,7 @@ pub fn check(payloads: &PayloadLogSettings, max_file_bytes: usize) -> CheckResul
     Ok(())
 }
 
-/// The file that the gateway writes. `None`: there is none.
+/// The file that the gateway writes. `None`: no payload log is configured.
 pub fn output_file(payloads: &PayloadLogSettings) -> Option<OutputFile<'_>> {
     OutputFile::new("log.payloads.file", payloads.file.as_deref())
 }

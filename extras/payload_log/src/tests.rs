@@ -23,18 +23,12 @@ fn excerpt(text: &str, capacity: usize) -> TextExcerpt {
 /// counts. Waits for all records before the shutdown, because the shutdown drops records after 1 s and the
 /// machine may be busy.
 fn log_texts(
-    settings: PayloadLogSettings,
+    settings: &PayloadLogSettings,
     texts: &[(&str, &str)],
 ) -> (Vec<serde_json::Value>, FileRecordCounts) {
     let folder = TempFolder::new(&format!("payload-log-{}", settings.max_bytes));
     let file = folder.path().join("log.jsonl");
-    let settings = PayloadLogSettings {
-        file: Some(file.clone()),
-        ..settings
-    };
-    let (log, guard) = PayloadLog::start(&settings, 1 << 30, CONSUMER)
-        .unwrap()
-        .unwrap();
+    let (log, guard) = PayloadLog::start(&file, settings.redaction(), 1 << 30, CONSUMER).unwrap();
     for (prompt, answer) in texts {
         let mut record = streamed();
         record.prompt = Some(excerpt(prompt, settings.excerpt_bytes()));
@@ -58,7 +52,7 @@ fn log_texts(
 fn a_line_has_ids_and_redacted_texts() {
     let prompt = r#"[{"role":"user","content":"I am bob@example.com\nCall +1 415 555 0123."}]"#;
     let (lines, counts) = log_texts(
-        PayloadLogSettings::default(),
+        &PayloadLogSettings::default(),
         &[(prompt, "Hello \u{1b}[1mBob")],
     );
     let line = &lines[0];
@@ -93,7 +87,7 @@ fn truncation_leaves_no_part_of_a_secret() {
     let key = ["sk-", &"abcdefgh01234567".repeat(8)].concat();
     for secret in secrets.into_iter().chain([key.as_str()]) {
         let mut texts = Vec::new();
-        // The secret crosses the end of the written text, or the end of the retained text.
+        // The secret crosses either the end of the written text or the end of the retained text.
         for end in [200, 200 + REDACTION_MARGIN_BYTES] {
             texts.extend(
                 (end - secret.len()..end + 2).map(|start| {
@@ -108,7 +102,7 @@ fn truncation_leaves_no_part_of_a_secret() {
                 max_bytes: 200,
                 ..PayloadLogSettings::default()
             };
-            let (lines, counts) = log_texts(settings, texts);
+            let (lines, counts) = log_texts(&settings, texts);
             assert_eq!(counts.written as usize, texts.len());
             for line in lines {
                 let prompt = line["prompt"].as_str().unwrap();

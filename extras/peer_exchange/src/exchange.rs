@@ -3,7 +3,7 @@
 
 use crate::messages::bus::{BusSettings, ScriptRunner};
 use crate::messages::{BackendBacklog, ExchangeKey, Receiver, SentPrompt, SessionId};
-use crate::status::{PeerCounters, PeerExchangeStatus, add};
+use crate::status::{PeerCounters, PeerExchangeStatus};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 use tokenweir_diagnose::GatewayConditions;
@@ -58,7 +58,7 @@ impl BackendFacet for ExchangeFacet {
                 .map(|prompt| SentPrompt { backend, prompt }),
         };
         if self.0.decisions.try_send(decision).is_err() {
-            add(&self.0.counters.dropped_decisions, 1);
+            self.0.counters.dropped_decisions.add(1);
         }
     }
 }
@@ -94,7 +94,8 @@ impl PeerExchange {
         })
     }
 
-    /// What runs scripts at the server, over the connection of the exchange. `None`: there is no connection.
+    /// The runner of scripts at the server, over the connection of the exchange. `None`: the gateway is not
+    /// connected.
     pub fn scripts(&self) -> watch::Receiver<Option<ScriptRunner>> {
         self.scripts.subscribe()
     }

@@ -28,8 +28,8 @@ impl GatewayOption for ExchangeOption {
             let facet = ExchangeFacet(exchange.clone());
             parts.pool_facets.push(Arc::new(facet.clone()));
             parts.drivers.push(Arc::new(facet.clone()));
-            parts.diagnosis.push(exchange.clone());
-            parts.share(exchange);
+            parts.gateway.diagnosis.push(exchange.clone());
+            parts.gateway.share(exchange);
             let _ = self.0.set(facet);
         }
         Ok(())
@@ -44,14 +44,13 @@ impl GatewayOption for ExchangeOption {
         status.blocks.add(exchange);
     }
 
-    fn obstacle(settings: &PeerExchangeConfig, context: &StartContext<'_>) -> Option<Obstacle> {
-        let error = settings.start(context.env).err()?;
-        if !matches!(error, PeerExchangeError::Key(_)) {
-            return None;
+    fn obstacles(settings: &PeerExchangeConfig, context: &StartContext<'_>) -> Vec<Obstacle> {
+        match settings.start(context.env) {
+            Err(error @ PeerExchangeError::Key(_)) => vec![Obstacle {
+                path: "peer_exchange.key".to_owned(),
+                error: error.into(),
+            }],
+            _ => Vec::new(),
         }
-        Some(Obstacle {
-            path: "peer_exchange.key",
-            error: error.into(),
-        })
     }
 }

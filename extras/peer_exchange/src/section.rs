@@ -40,7 +40,19 @@ impl<C> ConfigSection<C> for PeerExchangeConfig {
         let Some(url) = &exchange.url else {
             let problem = "a key serves the exchange only: write the Redis or Valkey server of all \
                            gateways as `url`, or remove the key";
-            return require(exchange.key.is_none(), "peer_exchange.key", problem);
+            require(exchange.key.is_none(), "peer_exchange.key", problem)?;
+            let problem =
+                "this is for the server of the exchange: write it as `url`, or remove this key";
+            require(
+                exchange.username.is_none(),
+                "peer_exchange.username",
+                problem,
+            )?;
+            return require(
+                exchange.password.is_none(),
+                "peer_exchange.password",
+                problem,
+            );
         };
         if let Some(problem) = BusSettings::url_problem(url) {
             return Err(violation_at("peer_exchange.url", problem));
@@ -120,6 +132,13 @@ mod tests {
             problem.contains("write the Redis or Valkey server"),
             "{problem}"
         );
+        for useless in ["password: { env: A }", "username: a"] {
+            let exchange: PeerExchangeConfig = serde_saphyr::from_str(useless).unwrap();
+            let problem = PeerExchangeConfig::check(&exchange, &())
+                .unwrap_err()
+                .problem;
+            assert!(problem.contains("write it as `url`"), "{problem}");
+        }
         assert!(PeerExchangeConfig::check(&PeerExchangeConfig::default(), &()).is_ok());
     }
 }

@@ -3,8 +3,8 @@
 use crate::messages::Rejection;
 use serde::Serialize;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokenweir_protocol::atomic::AtomicCounter;
 use tokenweir_protocol::mutex::lock;
 
 /// The state of the exchange with other gateways, for metrics and status. `None`: `peer_exchange` is not configured.
@@ -23,39 +23,33 @@ pub struct PeerExchangeStatus {
     pub messages: Vec<(&'static str, u64)>,
     /// Number of decisions by result. A decision is a change of the load that a gateway puts on a backend.
     pub decisions: Vec<(&'static str, u64)>,
-    /// Bytes of the sent messages.
+    /// Total size of the published messages, in bytes.
     pub sent_bytes: u64,
 }
 
 /// Counters of the data exchange with other gateways.
 #[derive(Debug, Default)]
 pub(crate) struct PeerCounters {
-    pub(crate) sent_messages: AtomicU64,
-    pub(crate) sent_bytes: AtomicU64,
+    pub(crate) sent_messages: AtomicCounter,
+    pub(crate) sent_bytes: AtomicCounter,
     /// Messages that could not be published.
-    pub(crate) failed_messages: AtomicU64,
-    pub(crate) received_messages: AtomicU64,
+    pub(crate) failed_messages: AtomicCounter,
+    pub(crate) received_messages: AtomicCounter,
     /// Received messages that were refused, by reason, in the order of [`Rejection::ALL`].
-    rejected_messages: [AtomicU64; Rejection::ALL.len()],
-    pub(crate) sent_decisions: AtomicU64,
+    rejected_messages: [AtomicCounter; Rejection::ALL.len()],
+    pub(crate) sent_decisions: AtomicCounter,
     /// Decisions that were not sent, because the queue was full or there was no connection to the
     /// message bus.
-    pub(crate) dropped_decisions: AtomicU64,
-    pub(crate) received_decisions: AtomicU64,
+    pub(crate) dropped_decisions: AtomicCounter,
+    pub(crate) received_decisions: AtomicCounter,
     /// Prompts and backlogs of other gateways for backends that this gateway does not have.
-    pub(crate) unknown_backends: AtomicU64,
-    /// The result of the last try to connect to the message bus, with the reason of a failure.
-    /// `None`: not tried yet.
+    pub(crate) unknown_backends: AtomicCounter,
+    /// The result of the last connection attempt, with the reason of a failure. `None`: no attempt has ended.
     connection: Mutex<Option<Result<(), String>>>,
 }
 
-/// Another gateway counts as present if its last message is at most this old.
+/// Maximum age of the last message of another gateway that counts as present.
 const PRESENT_WITHIN: Duration = Duration::from_secs(5);
-
-/// Adds `count` to a counter.
-pub(crate) fn add(counter: &AtomicU64, count: usize) {
-    counter.fetch_add(count as u64, Ordering::Relaxed);
-}
 
 impl PeerExchangeStatus {
     /// Returns all results that a message can have, sent or received, in the order of
@@ -76,7 +70,7 @@ impl PeerExchangeStatus {
 impl PeerCounters {
     /// Counts a received message that was refused. Returns whether it is the first one with this reason.
     pub(crate) fn reject(&self, reason: Rejection) -> bool {
-        self.rejected_messages[reason as usize].fetch_add(1, Ordering::Relaxed) == 0
+        self.rejected_messages[reason as usize].add(1) == 0
     }
 
     /// Sets the state of the connection to the message bus. Returns whether the connection was made or
@@ -93,7 +87,6 @@ impl PeerCounters {
     /// Returns the counters and the state of the exchange. `ages`: the age of the last message of
     /// each other gateway.
     pub(crate) fn status(&self, ages: impl Iterator<Item = Duration>) -> PeerExchangeStatus {
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let ages: Vec<Duration> = ages.collect();
         let connection = lock(&self.connection).clone();
         let messages = [
@@ -104,14 +97,14 @@ impl PeerCounters {
         let messages = messages
             .into_iter()
             .chain(&self.rejected_messages)
-            .map(count);
+            .map(AtomicCounter::get);
         let decisions = [
             &self.sent_decisions,
             &self.dropped_decisions,
             &self.received_decisions,
             &self.unknown_backends,
         ];
-        let decisions = decisions.map(count);
+        let decisions = decisions.map(AtomicCounter::get);
         PeerExchangeStatus {
             connected: connection.as_ref().is_some_and(Result::is_ok),
             error: connection.and_then(Result::err),
@@ -125,7 +118,7 @@ impl PeerCounters {
                 .into_iter()
                 .zip(decisions)
                 .collect(),
-            sent_bytes: count(&self.sent_bytes),
+            sent_bytes: self.sent_bytes.get(),
         }
     }
 }

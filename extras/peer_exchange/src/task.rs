@@ -4,7 +4,6 @@
 use crate::exchange::{Decision, ExchangeFacet, PeerExchange};
 use crate::messages::bus::{BusError, Publisher, Subscription};
 use crate::messages::{Batch, PeerMessage, ReceivedMessage, Receiver, Sealer, SessionId};
-use crate::status::add;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -22,16 +21,15 @@ pub const TASK: BackgroundTask = BackgroundTask::new("peer_exchange");
 
 /// Maximum time for which a decision waits for further decisions, to be sent in one message with them.
 const BATCH_INTERVAL: Duration = Duration::from_millis(5);
-/// Time between two messages without decisions. Such a message shows the other gateways that this
-/// gateway is present. It shows this gateway that the bus works, because the bus returns the
-/// message.
+/// Time between two messages without decisions. Such a message shows the other gateways that this gateway is
+/// present. It also shows this gateway that the bus works, because the bus returns the message.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time without any message, including those of this gateway, after which the gateway connects
 /// again.
 const SILENCE_LIMIT: Duration = Duration::from_secs(5);
-/// First time between two attempts to connect. Each further one is twice as long.
+/// Initial time between two connection attempts. It doubles after each failure.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);
-/// Longest time between two attempts to connect.
+/// Maximum time between two connection attempts.
 const LONGEST_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// The backends of the pool by the hash of their names.
@@ -100,7 +98,7 @@ impl PeerExchange {
     async fn discard(&self, queue: &mut mpsc::Receiver<Decision>) -> Infallible {
         loop {
             if queue.recv().await.is_some() {
-                add(&self.counters.dropped_decisions, 1);
+                self.counters.dropped_decisions.add(1);
             }
         }
     }
@@ -135,13 +133,13 @@ impl PeerExchange {
             };
             let decisions = message.prompts.len();
             if let Err(error) = publisher.publish(&sealed).await {
-                add(&self.counters.failed_messages, 1);
-                add(&self.counters.dropped_decisions, decisions);
+                self.counters.failed_messages.add(1);
+                self.counters.dropped_decisions.add(decisions as u64);
                 return error;
             }
-            add(&self.counters.sent_messages, 1);
-            add(&self.counters.sent_bytes, sealed.len());
-            add(&self.counters.sent_decisions, decisions);
+            self.counters.sent_messages.add(1);
+            self.counters.sent_bytes.add(sealed.len() as u64);
+            self.counters.sent_decisions.add(decisions as u64);
         }
     }
 
@@ -193,7 +191,7 @@ impl PeerExchange {
         pool: &BackendPool,
     ) {
         let now = clock::now();
-        add(&self.counters.received_messages, 1);
+        self.counters.received_messages.add(1);
         for backlog in &message.backlogs {
             match backends.by_hash.get(&backlog.backend) {
                 Some(backend) => {
@@ -202,13 +200,15 @@ impl PeerExchange {
                         .estimator
                         .set_other_backlog(peer, backlog.pending_tokens, now);
                 }
-                None => add(&self.counters.unknown_backends, 1),
+                None => {
+                    self.counters.unknown_backends.add(1);
+                }
             }
         }
         for sent in &message.prompts {
             if let Some(backend) = backends.by_hash.get(&sent.backend) {
                 pool.on_peer_prompt(backend, &sent.prompt);
-                add(&self.counters.received_decisions, 1);
+                self.counters.received_decisions.add(1);
             }
         }
     }
@@ -235,7 +235,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
-    /// A Redis server that lets clients subscribe, and refuses each PUBLISH.
+    /// A Redis server that accepts subscriptions but refuses each PUBLISH.
     async fn serve_subscriptions_only(mut stream: TcpStream) {
         let mut buffer = [0; 4_096];
         while let Ok(read @ 1..) = stream.read(&mut buffer).await {

@@ -136,7 +136,7 @@ fn checked_parameters(parameters: &[u8]) -> Option<String> {
     if parameters.len() > MAX_PARAMETERS_BYTES || !names_blocks(parameters) {
         return None;
     }
-    // This reader refuses what `visit_members` skips unread: control characters, `NaN`, and more than 127
+    // This parser refuses texts that `visit_members` skips unread: control characters, `NaN`, and more than 127
     // levels.
     serde_json::from_slice::<serde_json::Value>(parameters).ok()?;
     std::str::from_utf8(parameters).ok().map(Into::into)

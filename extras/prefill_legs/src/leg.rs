@@ -21,12 +21,10 @@ const MAX_RESPONSE_BYTES: usize = 4 << 20;
 pub(crate) struct Leg<'a> {
     pub(crate) lease: &'a Lease,
     pub(crate) body: &'a Bytes,
-    /// The time limit of the leg.
     pub(crate) ends_at: Instant,
 }
 
-/// The parameters with which one decode engine may read, once, the KV blocks that a prefill leg
-/// computed.
+/// The parameters with which one decode engine may read, once, the KV blocks that a prefill leg computed.
 pub(crate) struct Parameters {
     pub(crate) text: String,
     pub(crate) got_at: Instant,
@@ -105,7 +103,6 @@ fn last_leg(exchange: &mut Exchange) -> Option<&mut Attempt> {
     exchange.record().attempts_apart.last_mut()
 }
 
-/// Receives the response to a prefill leg.
 async fn receive(
     response: impl Future<Output = Result<BackendResponse, SendError>>,
 ) -> Result<PrefillResponse, LegFailure> {

@@ -1,4 +1,4 @@
-//! What the record of a request has about its prefill legs.
+//! The note in the record of a request about its prefill legs.
 
 use serde_json::{Value, json};
 use tokenweir_gateway::telemetry::decision_log::{
@@ -39,12 +39,12 @@ pub struct PrefillNote {
     pub skipped: Option<PrefillSkip>,
 }
 
-/// Predicted seconds to the first output of a request.
+/// Predicted times from a request to its first output, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PredictedTtfts {
-    /// With the prefill leg.
+    /// The prediction for a prefill leg and a decode leg.
     pub with_leg: f64,
-    /// Without it.
+    /// The prediction for the decode backend alone.
     pub alone: f64,
 }
 

@@ -16,7 +16,7 @@ impl GatewayOption for PrefillLegs {
         _: &StartContext<'_>,
         parts: &mut OptionParts,
     ) -> Result<(), StartError> {
-        parts.requests.push(self.clone());
+        parts.gateway.requests.push(self.clone());
         Ok(())
     }
 }

@@ -71,8 +71,8 @@ pub(crate) async fn send_legs(
     Err(skip)
 }
 
-/// Predicts the seconds to the first output with the offered prefill leg, and those without it, which are
-/// returned. `None`: the request has no routing decision. Fails if the leg would not be faster.
+/// Predicts the seconds to the first output with the offered prefill leg and without it, and returns the
+/// prediction without it. `None`: the request has no routing decision. Fails if the leg would not be faster.
 fn predict(
     exchange: &mut Exchange,
     attempt: &OutboundAttempt<'_>,
@@ -96,7 +96,7 @@ fn predict(
     record
         .notes
         .update(|note: &mut PrefillNote| note.predicted = predicted);
-    // Also false if a prediction is NaN.
+    // The comparison is also false if a prediction is NaN.
     let is_faster = with_leg < alone;
     if is_faster {
         Ok(Some(alone))

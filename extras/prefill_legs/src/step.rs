@@ -21,7 +21,7 @@ use tokenweir_routing::resilience::FailureKind;
 #[derive(Debug, Default)]
 pub struct PrefillLegs;
 
-/// The prefill legs of one request, over all its attempts.
+/// The state of the prefill legs of one request, over all its attempts.
 #[derive(Default)]
 struct Legs {
     /// The parameters from the response to a prefill leg. No decode backend of an earlier attempt has received
@@ -29,9 +29,9 @@ struct Legs {
     parameters: Option<Box<Parameters>>,
     /// Whether the present attempt has the parameters.
     is_decode_leg: bool,
-    /// Whether the decode backends compute the prompt themselves from now on.
+    /// Whether no further prefill legs are sent, so that decode backends compute the prompt themselves.
     is_off: bool,
-    /// The permit for the memory of the bodies of both legs. `None`: there are none.
+    /// The permit for the memory of the bodies of both legs. `None`: no bodies exist.
     bodies: Option<BodyMemoryPermit>,
 }
 
@@ -74,7 +74,7 @@ impl AttemptStep for Legs {
     fn after_failure(&mut self, _: &mut Exchange, failed: &mut FailedAttempt) {
         let kind = failed.failure.kind;
         if kind != FailureKind::Unreachable {
-            // An engine may have read the blocks, and each leg is read once.
+            // An engine may already have read the blocks, and the blocks of a leg can be read only once.
             self.parameters = None;
         }
         if self.is_decode_leg && may_come_from_parameters(kind) {

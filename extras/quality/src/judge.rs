@@ -40,7 +40,6 @@ pub(super) struct QualityJudge {
     shutdown_deadline: watch::Receiver<Option<Instant>>,
 }
 
-/// The response of the judge.
 #[derive(Deserialize)]
 struct JudgeResponse {
     /// The quality of the response, from 0 to 1.
@@ -78,42 +77,45 @@ impl QualityJudge {
         })
     }
 
-    /// Scores all samples concurrently. Returns one score per sample, in the order of the samples.
-    /// `None`: the judge failed, was too slow, or returned a score that is not from 0 to 1.
-    pub(super) fn score_all(&self, samples: &[QualitySample<'_>]) -> Vec<Option<f64>> {
+    /// Scores all samples concurrently. Returns one score per sample, in the order of the samples. The error is the
+    /// reason why the sample has no score, without its texts.
+    pub(super) fn score_all(&self, samples: &[QualitySample<'_>]) -> Vec<Result<f64, String>> {
         self.runtime.block_on(join_all(
             samples.iter().map(|sample| self.score_sample(sample)),
         ))
     }
 
-    async fn score_sample(&self, sample: &QualitySample<'_>) -> Option<f64> {
-        let body = serde_json::to_vec(sample).ok()?;
-        let post = self.post(body);
-        let response = tokio::select! {
-            response = tokio::time::timeout(self.timeout, post) => response.ok()?,
-            () = self.wait_until_deadline() => None,
+    async fn score_sample(&self, sample: &QualitySample<'_>) -> Result<f64, String> {
+        let body = serde_json::to_vec(sample).map_err(|error| error.to_string())?;
+        let post = tokio::time::timeout(self.timeout, self.post(body));
+        let score = tokio::select! {
+            scored = post => scored.map_err(|_| format!("no response within {:?}", self.timeout))??,
+            () = self.wait_until_deadline() => return Err("the gateway shuts down".into()),
         };
-        response
-            .map(|response| response.score)
-            .filter(|score| (0.0..=1.0).contains(score))
+        if !(0.0..=1.0).contains(&score) {
+            return Err(format!("the score is {score}, not from 0 to 1"));
+        }
+        Ok(score)
     }
 
-    /// Posts a sample to the judge server and reads the response. `None`: the request failed, the
-    /// status is not 200, or the body is too long or not valid.
-    async fn post(&self, body: Vec<u8>) -> Option<JudgeResponse> {
+    /// Posts a sample to the judge server, and returns the score of its response.
+    async fn post(&self, body: Vec<u8>) -> Result<f64, String> {
         let request = Request::post(self.url.clone())
             .header(HOST, &self.host)
             .header(CONTENT_TYPE, "application/json")
-            .body(Bytes::from(body));
-        let response = self.client.send(&self.idle, request.ok()?).await.ok()?;
+            .body(Bytes::from(body))
+            .map_err(|error| error.to_string())?;
+        let response = self.client.send(&self.idle, request).await;
+        let response = response.map_err(|error| error.to_string())?;
         if response.status() != StatusCode::OK {
-            return None;
+            return Err(format!("the status is {}", response.status()));
         }
-        let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES)
-            .collect()
-            .await
-            .ok()?;
-        serde_json::from_slice(&body.to_bytes()).ok()
+        let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES);
+        let body = body.collect().await.map_err(|error| error.to_string())?;
+        // The error of the parser could contain a part of the response.
+        let parsed: Result<JudgeResponse, _> = serde_json::from_slice(&body.to_bytes());
+        let response = parsed.map_err(|_| "the body is no JSON object with a number `score`")?;
+        Ok(response.score)
     }
 
     /// Waits until the shutdown deadline has passed. Does not return before the gateway shuts down.

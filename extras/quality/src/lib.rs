@@ -27,10 +27,10 @@ pub use settings::QualitySettings;
 use judge::QualityJudge;
 use model_trends::QualityTrends;
 use sample::{QualityJob, QualitySampleCounters};
-use std::sync::atomic::{AtomicU64, Ordering};
 use tokenweir_gateway::telemetry::rotating_file::RotatingFile;
 use tokenweir_option::prelude::*;
 use tokenweir_payload_log::PayloadLogSettings;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::Api;
 use tokenweir_redaction::{PayloadQueue, PayloadQueueGuard, RedactionSettings};
 use tokenweir_request::observe::Sink;
@@ -43,8 +43,8 @@ pub const TASK: BackgroundTask = BackgroundTask::new("quality_samples");
 
 /// The sink that updates the quality trends and queues samples for the worker thread.
 pub struct QualityMonitor {
-    /// The consumer of sampled texts that the monitor is.
-    consumer: TextConsumer,
+    /// The consumer of the sampled texts. `None`: no texts are sampled.
+    consumer: Option<TextConsumer>,
     trends: Arc<QualityTrends>,
     /// The queue of the worker thread that gets the sampled texts. `None`: no file and no judge are
     /// configured, so no texts are sampled.
@@ -53,18 +53,14 @@ pub struct QualityMonitor {
 }
 
 impl QualityMonitor {
-    /// Starts quality monitoring. Prompts and responses are redacted with `redaction`. The
-    /// result is `None` if quality monitoring is disabled. The guard is `None` if no texts are sampled,
-    /// because there is no worker thread then.
+    /// Starts quality monitoring. Prompts and responses are redacted with `redaction`. The guard is `None` if no texts
+    /// are sampled (`consumer` is `None`), because there is no worker thread then.
     pub fn start(
         settings: &QualitySettings,
         redaction: &RedactionSettings,
         max_file_bytes: u64,
-        consumer: TextConsumer,
-    ) -> Result<Option<(Self, Option<PayloadQueueGuard>)>, QualityStartError> {
-        if !settings.enabled {
-            return Ok(None);
-        }
+        consumer: Option<TextConsumer>,
+    ) -> Result<(Self, Option<PayloadQueueGuard>), QualityStartError> {
         let trends = Arc::new(QualityTrends::new(
             settings.window,
             settings.baseline_window(),
@@ -76,8 +72,8 @@ impl QualityMonitor {
             queue: None,
             counters: counters.clone(),
         };
-        if settings.share() <= 0.0 {
-            return Ok(Some((monitor, None)));
+        if consumer.is_none() {
+            return Ok((monitor, None));
         }
         let shutdown_deadline = watch::Sender::new(None);
         let open_file =
@@ -96,25 +92,26 @@ impl QualityMonitor {
         let (queue, guard) =
             PayloadQueue::start(TASK, JUDGE_BATCH_SIZE, shutdown_deadline, process);
         monitor.queue = Some(queue);
-        Ok(Some((monitor, Some(guard))))
+        Ok((monitor, Some(guard)))
     }
 
     /// Returns the quality of responses by model and the numbers of samples at `now`.
     pub fn vitals(&self, now: Instant) -> QualitySnapshot {
-        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let QualitySampleCounters {
             done,
             judge_failed,
+            judge_error,
             file_counters,
         } = &*self.counters;
         let dropped = self.queue.as_ref().map_or(0, PayloadQueue::dropped);
         QualitySnapshot {
             models: self.trends.snapshot(now),
             samples: QualitySampleCounts {
-                done: load(done).saturating_sub(load(&file_counters.failed)),
-                dropped: dropped + load(&file_counters.failed),
-                judge_failed: load(judge_failed),
+                done: done.get().saturating_sub(file_counters.failed.get()),
+                dropped: dropped + file_counters.failed.get(),
+                judge_failed: judge_failed.get(),
             },
+            judge_error: lock(judge_error).clone(),
         }
     }
 }
@@ -133,7 +130,7 @@ impl Sink for QualityMonitor {
             self.trends.record_response(record);
             if let Some(queue) = &self.queue
                 && let Some(prompt) = &record.prompt
-                && record.text_for.has(self.consumer)
+                && self.consumer.is_some_and(|it| record.text_for.has(it))
             {
                 queue.push(QualityJob::from_record(record, prompt.clone()));
             }
@@ -141,7 +138,7 @@ impl Sink for QualityMonitor {
     }
 }
 
-/// Quality monitoring as an option.
+/// Quality monitoring as an option. Empty while it is disabled.
 #[derive(Default)]
 pub struct QualityOption(OnceLock<Arc<QualityMonitor>>);
 
@@ -156,25 +153,21 @@ impl GatewayOption for QualityOption {
         context: &StartContext<'_>,
         parts: &mut OptionParts,
     ) -> Result<(), StartError> {
-        // Without the redaction of operators, secrets would reach the samples.
+        // Without the redaction settings of operators, secrets would reach the samples.
         let payload_log = parts
+            .gateway
             .find::<PayloadLogSettings>()
             .ok_or("`quality` must come after `payload_log` in the list of options")?;
         let redaction = payload_log.redaction();
-        let consumer = parts.next_text_consumer();
+        if !settings.enabled {
+            return Ok(());
+        }
+        let share = settings.share();
+        let consumer = (share > 0.0).then(|| parts.records.add_text_sample(share, true));
         let started =
             QualityMonitor::start(&settings, &redaction, context.max_file_bytes, consumer);
-        let started = started.map_err(in_part("cannot start the quality samples (quality)"))?;
-        let Some((monitor, guard)) = started else {
-            return Ok(());
-        };
-        if guard.is_some() {
-            parts.text_samples.push(TextSample {
-                consumer,
-                share: settings.share(),
-                is_by_trace: true,
-            });
-        }
+        let (monitor, guard) =
+            started.map_err(in_part("cannot start the quality samples (quality)"))?;
         let _ = self.0.set(parts.add_sink(monitor, guard));
         Ok(())
     }

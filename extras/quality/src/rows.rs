@@ -19,6 +19,8 @@ pub struct QualitySnapshot {
     pub models: Vec<ModelQuality>,
     /// Number of samples by result.
     pub samples: QualitySampleCounts,
+    /// Why the judge has not scored the last sample. `None`: it has, or there is none.
+    pub judge_error: Option<String>,
 }
 
 /// The quality of responses by model. `None`: `quality` is disabled.

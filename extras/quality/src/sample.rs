@@ -1,9 +1,9 @@
 //! The samples of quality monitoring, and the numbers of samples by result.
 
 use serde::Serialize;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use tokenweir_gateway::telemetry::rotating_file::RotatingFileCounters;
+use tokenweir_protocol::atomic::AtomicCounter;
 use tokenweir_protocol::openai::{FinishReason, TextExcerpt};
 use tokenweir_redaction::{PayloadJob, RedactedPayload};
 use tokenweir_request::record::RequestRecord;
@@ -33,11 +33,12 @@ impl QualitySampleCounts {
     }
 }
 
-/// The counters from which [`QualitySampleCounts`] is read.
 #[derive(Debug, Default)]
 pub(super) struct QualitySampleCounters {
-    pub(super) done: AtomicU64,
-    pub(super) judge_failed: AtomicU64,
+    pub(super) done: AtomicCounter,
+    pub(super) judge_failed: AtomicCounter,
+    /// Why the judge has not scored the last sample. `None`: it has, or there is none.
+    pub(super) judge_error: Mutex<Option<String>>,
     pub(super) file_counters: Arc<RotatingFileCounters>,
 }
 

@@ -2,6 +2,7 @@
 
 use crate::settings::QualitySettings;
 use http::Uri;
+use tokenweir_engine::address::has_valid_port;
 use tokenweir_payload_log::PayloadLogSettings;
 use tokenweir_settings::{CheckResult, ConfigSection, OutputFile, ReloadClass, file_path, require};
 
@@ -54,5 +55,5 @@ fn is_http(url: &str) -> bool {
     let has_user = uri
         .authority()
         .is_none_or(|authority| authority.as_str().contains('@'));
-    uri.scheme_str() == Some("http") && !has_user
+    uri.scheme_str() == Some("http") && !has_user && has_valid_port(&uri)
 }

@@ -56,9 +56,8 @@ fn process_records(
         file: Some(file.clone()),
         ..settings
     };
-    let (quality, guard) = QualityMonitor::start(&settings, &texts(), 1 << 30, CONSUMER)
-        .unwrap()
-        .unwrap();
+    let (quality, guard) =
+        QualityMonitor::start(&settings, &texts(), 1 << 30, Some(CONSUMER)).unwrap();
     for record in records {
         quality.finished(&[record]);
     }
@@ -111,6 +110,22 @@ fn judge_response(body: &str) -> &'static str {
     Box::leak(answer.into_boxed_str())
 }
 
+/// What the option brings with these settings, after a payload log without a file.
+fn started_option(settings: QualitySettings) -> OptionParts {
+    let mut parts = OptionParts::default();
+    parts.gateway.share(Arc::<PayloadLogSettings>::default());
+    let context = StartContext {
+        env: &|_| None,
+        host: String::new(),
+        admin_port: 0,
+        admin_url: String::new(),
+        max_file_bytes: 1 << 30,
+    };
+    let option = Arc::<QualityOption>::default();
+    option.start(settings, &context, &mut parts).unwrap();
+    parts
+}
+
 #[test]
 fn sampling_needs_a_file_or_a_judge() {
     let folder = TempFolder::new("quality-off");
@@ -119,21 +134,25 @@ fn sampling_needs_a_file_or_a_judge() {
         file: Some(file.clone()),
         ..QualitySettings::default()
     };
-    assert!(
-        QualityMonitor::start(&settings, &texts(), 1 << 30, CONSUMER)
-            .unwrap()
-            .is_none()
-    );
+    let parts = started_option(settings.clone());
+    assert!(parts.records.sinks.is_empty() && parts.records.text_sampling.samples.is_empty());
     assert!(!file.exists());
-    assert!(settings.share() <= 0.0);
     let enabled = QualitySettings {
         enabled: true,
         ..QualitySettings::default()
     };
-    let (quality, guard) = QualityMonitor::start(&enabled, &texts(), 1 << 30, CONSUMER)
-        .unwrap()
-        .unwrap();
-    assert!(guard.is_none() && quality.queue.is_none() && enabled.share() <= 0.0);
+    let parts = started_option(enabled);
+    assert_eq!(parts.records.sinks.len(), 1);
+    assert!(parts.records.text_sampling.samples.is_empty());
+    let sampled = QualitySettings {
+        enabled: true,
+        ..settings
+    };
+    let parts = started_option(sampled);
+    assert_eq!(parts.records.sinks.len(), 1);
+    let sample = parts.records.text_sampling.samples[0];
+    assert_eq!(sample.consumer, CONSUMER);
+    assert!(sample.is_by_trace && sample.share > 0.0);
 }
 
 #[test]
@@ -210,6 +229,8 @@ fn invalid_answers_give_no_score() {
         "all prompts in order"
     );
     assert_eq!(snapshot.models[0].scores, [None, None]);
+    let reason = snapshot.judge_error.unwrap();
+    assert!(reason.contains("`score`"), "{reason}");
 }
 
 #[test]
@@ -221,6 +242,8 @@ fn an_unreachable_judge_is_counted() {
     };
     let (lines, snapshot) = process_records("absent", settings, &[sampled("a", "b")], 1);
     assert_eq!((lines.len(), snapshot.samples.judge_failed), (1, 1));
+    let reason = snapshot.judge_error.unwrap();
+    assert!(reason.contains("refused"), "{reason}");
 }
 
 #[test]
@@ -231,7 +254,7 @@ fn a_full_queue_drops_and_counts() {
     ));
     let queue = Some(PayloadQueue::without_thread(1));
     let quality = QualityMonitor {
-        consumer: CONSUMER,
+        consumer: Some(CONSUMER),
         trends,
         queue,
         counters: Arc::default(),
@@ -273,9 +296,7 @@ fn snapshot_after(refusals: &[bool]) -> ModelQuality {
         enabled: true,
         ..QualitySettings::default()
     };
-    let (quality, _) = QualityMonitor::start(&enabled, &texts(), 1 << 30, CONSUMER)
-        .unwrap()
-        .unwrap();
+    let (quality, _) = QualityMonitor::start(&enabled, &texts(), 1 << 30, None).unwrap();
     let mut now = clock::now();
     for is_refusal in refusals {
         now += Duration::from_mins(1);

@@ -76,7 +76,6 @@ impl MeanTrend {
         }
     }
 
-    /// Adds a value to both means.
     pub(super) fn add(&mut self, value: f64, now: Instant) {
         self.recent.add(value, now);
         self.baseline.add(value, now);

@@ -6,9 +6,10 @@ use super::judge::QualityJudge;
 use super::model_trends::QualityTrends;
 use super::sample::{QualityJob, QualitySample, QualitySampleCounters};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::{iter, mem};
 use tokenweir_gateway::telemetry::rotating_file::RotatingFile;
 use tokenweir_protocol::clock;
+use tokenweir_protocol::mutex::lock;
 use tokenweir_redaction::RedactionSettings;
 
 /// The state of the worker thread of quality monitoring.
@@ -35,10 +36,13 @@ impl QualityWorker {
             score: None,
         };
         let samples: Vec<QualitySample<'_>> = jobs.iter().map(redact).collect();
-        let scores = match &self.judge {
-            Some(judge) => judge.score_all(&samples),
-            None => vec![None; samples.len()],
-        };
+        let scores = self.judge.as_ref().map(|judge| judge.score_all(&samples));
+        let scores = scores.unwrap_or_default();
+        if let Some(last) = scores.last() {
+            self.on_result(last.as_ref().err().cloned());
+        }
+        let scores = scores.into_iter().map(Result::ok);
+        let scores = scores.chain(iter::repeat(None));
         for (sample, score) in samples.into_iter().zip(scores) {
             if let Some(score) = score {
                 self.trends
@@ -54,7 +58,17 @@ impl QualityWorker {
             } else {
                 &counters.done
             };
-            counter.fetch_add(1, Ordering::Relaxed);
+            counter.add(1);
+        }
+    }
+
+    /// Logs the first of several consecutive failures, and the first success after a failure.
+    fn on_result(&self, error: Option<String>) {
+        let previous = mem::replace(&mut *lock(&self.counters.judge_error), error.clone());
+        match (previous, error) {
+            (None, Some(error)) => tracing::warn!(error, "the judge does not score samples"),
+            (Some(_), None) => tracing::info!("the judge scores samples again"),
+            _ => {}
         }
     }
 }

@@ -33,7 +33,7 @@ pub struct RankStatus {
 }
 
 impl RankFacet {
-    /// The ranks of a backend. `is_enabled`: whether they become targets of routing.
+    /// The ranks of a backend. `is_enabled`: whether ranks become targets of routing.
     pub fn new(is_enabled: bool) -> Self {
         let facet = Self::default();
         facet.is_enabled.set(is_enabled);

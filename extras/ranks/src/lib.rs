@@ -1,5 +1,5 @@
-//! The data-parallel ranks of a backend as targets of routing: each has its own load, its own sent prompts and its
-//! own prefix cache.
+//! Makes the data-parallel ranks of a backend targets of routing. Each rank has its own load, its own sent
+//! prompts and its own prefix cache.
 
 mod facet;
 mod numbering;

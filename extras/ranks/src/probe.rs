@@ -145,8 +145,8 @@ impl RankStep {
                 begin(&backend, &values);
             }
             Err(Failure::Unclear) => {
-                // The probes of two gateways that search at the same time disturb each other. The
-                // random wait prevents this at the next search.
+                // If two gateways search at the same time, their probes disturb each other. The random wait
+                // separates their next searches.
                 let wait = RETRY_INTERVAL.mul_f64(0.5 + fastrand::f64());
                 self.next_search = Some(clock::now() + wait);
             }

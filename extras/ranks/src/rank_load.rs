@@ -17,7 +17,7 @@ pub(crate) struct RankLoad {
     pub(crate) short_responses: Option<f64>,
 }
 
-/// Greatest number of ranks of a backend. If a page has more ranks, no loads of ranks are read from it.
+/// Maximum number of ranks of a backend. If a page has more ranks, no loads of ranks are read from it.
 const MAX_RANKS: usize = 64;
 /// The counter of [`RankLoad::short_responses`], with the bound of its bucket as a label.
 const SHORT_RESPONSES: &[u8] = b"vllm:request_max_num_generation_tokens_bucket";

@@ -1,5 +1,5 @@
-//! What options that write prompts and responses have in common: the queue and the thread that handles them,
-//! and the redaction of private data.
+//! The parts that options share which write prompts and responses: the queue with its thread, and the redaction
+//! of private data.
 
 mod patterns;
 mod queue;

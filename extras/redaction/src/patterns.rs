@@ -136,7 +136,6 @@ const PATTERN_TABLE: PatternTable = &[
     ),
 ];
 
-/// The compiled redaction patterns.
 pub(super) static PATTERNS: LazyLock<Vec<RedactionPattern>> = LazyLock::new(|| {
     let pattern = |(kind, regex, matched_length): &(RedactionKind, &str, _)| {
         // A test verifies that every pattern compiles.

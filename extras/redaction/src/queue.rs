@@ -1,10 +1,10 @@
 //! The queue and the thread of a sink of prompts and responses.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokenweir_gateway::telemetry::batch_worker::BatchWorkerGuard;
 use tokenweir_net::supervise::{self, BackgroundTask};
+use tokenweir_protocol::atomic::AtomicCounter;
 use tokenweir_protocol::clock;
 use tokenweir_request::batch_queue::BatchQueue;
 use tokio::sync::watch;
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 /// not fit into the queue are dropped and counted.
 pub struct PayloadQueue<T> {
     jobs: Arc<BatchQueue<T>>,
-    dropped: Arc<AtomicU64>,
+    dropped: Arc<AtomicCounter>,
 }
 
 /// Guard of the thread that handles the queued prompts and responses. Dropping the guard waits
@@ -54,7 +54,7 @@ impl<T: Send + 'static> PayloadQueue<T> {
                     .borrow()
                     .is_some_and(|deadline| clock::now() >= deadline);
                 if is_late || supervise::catch_panic(task, || handle(jobs)).is_none() {
-                    dropped.fetch_add(jobs.len() as u64, Ordering::Relaxed);
+                    dropped.add(jobs.len() as u64);
                 }
             }
         };
@@ -81,14 +81,14 @@ impl<T: Send + 'static> PayloadQueue<T> {
     /// counted.
     pub fn push(&self, job: T) {
         if self.jobs.push(job, 1).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.dropped.add(1);
         }
     }
 
     /// Returns the number of requests that were dropped because the queue was full, because of the
     /// shutdown or because of a panic.
     pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
+        self.dropped.get()
     }
 }
 

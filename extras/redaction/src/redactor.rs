@@ -11,7 +11,7 @@ use tokenweir_request::record::RequestRecord;
 /// How prompts and responses are redacted and truncated.
 #[derive(Debug, Clone)]
 pub struct RedactionSettings {
-    /// Most bytes of each prompt and each response that are written.
+    /// Maximum number of bytes of each prompt and each response that are written.
     pub max_bytes: usize,
     /// Kinds of private data that the built-in patterns redact.
     pub kinds: Vec<RedactionKind>,
@@ -26,7 +26,6 @@ pub const REDACTION_MARGIN_BYTES: usize = 512;
 pub struct PayloadJob {
     header: PayloadHeader,
     prompt: TextExcerpt,
-    /// The text of the response.
     answer: TextExcerpt,
 }
 

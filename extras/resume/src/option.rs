@@ -1,4 +1,4 @@
-//! Requests to whose responses clients can return, as an option.
+//! The return of clients to responses (`streams.resume`) as an option.
 
 use crate::resumption::Resumption;
 use crate::rows::{self, ResumeBytes};
@@ -6,7 +6,7 @@ use tokenweir_option::prelude::*;
 use tokenweir_request::runs::RunSettings;
 
 impl GatewayOption for Resumption {
-    /// `None`: no client can return.
+    /// The settings of the option. `None`: clients cannot return.
     type Settings = Option<RunSettings>;
     const ROWS: &'static [MetricDescriptor] = rows::ROWS;
     const DECISION_PARTS: &'static [DecisionPart] = &[rows::add_to_decision];
@@ -18,8 +18,8 @@ impl GatewayOption for Resumption {
         parts: &mut OptionParts,
     ) -> Result<(), StartError> {
         self.configure(settings);
-        parts.requests.push(self.clone());
-        parts.extensions.add(self.clone());
+        parts.gateway.requests.push(self.clone());
+        parts.gateway.extensions.add(self.clone());
         Ok(())
     }
 

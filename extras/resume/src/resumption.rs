@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 /// The requests to whose responses clients can return after a lost connection (runs), and their tasks.
 #[derive(Debug, Default)]
 pub struct Resumption {
-    /// `None`: no client can return.
+    /// The settings of the option. `None`: clients cannot return.
     pub(crate) settings: ArcSwapOption<RunSettings>,
     pub(crate) registry: Arc<Registry>,
     tasks: Mutex<JoinSet<()>>,

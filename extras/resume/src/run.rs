@@ -48,8 +48,7 @@ struct Run {
 }
 
 impl Run {
-    /// Handles the request to the end of its response, or until nobody can get the response any
-    /// more.
+    /// Handles the request until its response ends, or until no client can get the response any more.
     async fn complete(mut self) {
         let mut is_successful = false;
         let writing = poll_fn(|cx| self.poll(cx, &mut is_successful));

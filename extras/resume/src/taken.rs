@@ -22,7 +22,7 @@ use tokenweir_protocol::headers::{
 };
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_protocol::openai::route::ApiRoute;
-use tokenweir_request::error::{ErrorEnvelope, GatewayError, StartError};
+use tokenweir_request::error::{ErrorEnvelope, GatewayError, OptionError};
 use tokenweir_request::observe::{Exchange, ResponseAbortHandle};
 use tokenweir_request::runs::{
     Arrival, Digest, Entry, EventId, EventIds, Producer, Reader, RunHead, RunId, RunKey, RunNote,
@@ -32,37 +32,40 @@ use tokenweir_request::runs::{
 /// Maximum length of an `Idempotency-Key`, in bytes. No known service permits longer ones.
 const MAX_KEY_BYTES: usize = 255;
 
-/// The key belongs to a request with another path, query, content type or body: 422. This status and the next one are
-/// those of draft-ietf-httpapi-idempotency-key-header.
-const OTHER_REQUEST: GatewayError = GatewayError::Option(&StartError {
+/// The key belongs to a request with another path, query, content type or body: 422. This status and the next
+/// one follow draft-ietf-httpapi-idempotency-key-header.
+const OTHER_REQUEST: GatewayError = GatewayError::Option(&OptionError {
     reason: "idempotency_key",
     message: "the Idempotency-Key belongs to another request of this client: repeat that request \
               byte for byte, or use a new key",
-    is_conflict: false,
+    status: 422,
+    retry_after: None,
 });
 
 /// Too many connections already get the response: 409.
-const TOO_MANY_READERS: GatewayError = GatewayError::Option(&StartError {
+const TOO_MANY_READERS: GatewayError = GatewayError::Option(&OptionError {
     reason: "idempotency_key",
     message: "too many connections get the response of this Idempotency-Key: close one, or wait",
-    is_conflict: true,
+    status: 409,
+    retry_after: Some(1),
 });
 
-/// `Last-Event-ID` names no event of a response that this gateway keeps for the request: 412, because
-/// the header is a condition that does not hold.
-const UNKNOWN_EVENT: GatewayError = GatewayError::Option(&StartError {
+/// `Last-Event-ID` names no event of a response that this gateway keeps for the request: 412, because the
+/// condition of the header is not met.
+const UNKNOWN_EVENT: GatewayError = GatewayError::Option(&OptionError {
     reason: "last_event_id",
     message: "this gateway does not keep the response of which Last-Event-ID names an event: repeat \
               the request without Last-Event-ID, and discard the events of the earlier response",
-    is_conflict: false,
+    status: 412,
+    retry_after: None,
 });
 
-/// What a client asks for with `Last-Event-ID`.
+/// The wish of a client as stated in `Last-Event-ID`.
 #[derive(Debug, Clone, Copy, Default)]
 struct LastEvent {
     /// Whether the client asks for event ids. An empty value or 0 asks for those of the whole stream.
     is_asked: bool,
-    /// The last event that the client has. `None`: it has none.
+    /// The last event that the client received. `None`: the client received no event.
     event: Option<EventId>,
 }
 
@@ -91,7 +94,7 @@ impl RequestOption for Resumption {
         let Some(key) = settings.and_then(|_| usable_key(self, recorded, headers)) else {
             let names_event = |value: &HeaderValue| EventId::parse(value.as_bytes()).is_some();
             if recorded.permit.is_ok() && headers.get_all(LAST_EVENT_ID).iter().any(names_event) {
-                // Without this error the client would join its events with those of another response.
+                // Without this error, the client would append the events of another response.
                 recorded.permit = Err(UNKNOWN_EVENT);
             }
             return None;
@@ -251,7 +254,7 @@ impl KeyedRequest<'_> {
         refuse(context, recorded, abort, head, problem).await
     }
 
-    /// What the registry of runs needs to know about the request.
+    /// The data about the request that the registry of runs needs.
     fn arrival(
         &self,
         context: &ProxyContext,
@@ -291,7 +294,7 @@ impl KeyedRequest<'_> {
             .spawn(run::complete(context.clone(), recorded, request, producer));
         match body.head().await {
             Some(head) => respond(body, &head, head.headers.clone(), None),
-            // The run has panicked.
+            // The run panicked, so it has no response.
             None => {
                 ProxyResponseBody::complete(GatewayError::Internal.to_response_in(envelope, None))
             }
@@ -318,7 +321,7 @@ async fn attached(
             .principal
             .model_route(&context.state.pool, record, &fields)
     });
-    // The run has its own body, so nothing needs that of the repetition while it waits.
+    // The run has its own copy of the body, so the body of the repetition is dropped before the wait.
     drop(body);
     if let Err(error) = checked {
         return refuse(context, recorded, following.abort, head, error).await;
@@ -358,7 +361,6 @@ async fn attached(
     respond(following, &run_head, headers, Some(exchange))
 }
 
-/// The request of a body that was received before.
 fn held(head: request::Parts, body: HeldBody) -> Request<ReceivedBody> {
     Request::from_parts(head, ReceivedBody::new(body))
 }
@@ -376,7 +378,7 @@ async fn refuse(
     handle_request(context, recorded, abort, &EarlyResponse::default(), request).await
 }
 
-/// The response of a run with these headers. `exchange`: of a request that did not begin the run.
+/// The response of a run with these headers. `exchange`: the exchange of a request that did not begin the run.
 fn respond(
     mut body: RunBody,
     head: &RunHead,
@@ -406,7 +408,7 @@ fn request_digest(head: &request::Parts, body: &[u8]) -> Digest {
 }
 
 impl LastEvent {
-    /// `None`: the client has an event that this gateway did not send, or names several.
+    /// `None`: the header names several events, or an event that this gateway did not send.
     fn from_headers(headers: &HeaderMap) -> Option<Self> {
         let mut values = headers.get_all(LAST_EVENT_ID).iter();
         let Some(value) = values.next() else {

@@ -19,7 +19,7 @@ impl GatewayOption for SessionsOption {
         self: &Arc<Self>,
         settings: SessionSettings,
         gateway: &ProxyContext,
-        parts: &mut OptionParts,
+        parts: &mut GatewayParts,
     ) -> Result<(), StartError> {
         let sharing = sharing(parts.find());
         let _ = self.0.set(SessionAdmission::new(&gateway.state, sharing));

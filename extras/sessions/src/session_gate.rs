@@ -14,7 +14,6 @@ use tokenweir_request::record::RequestRecord;
 use tokenweir_routing::PromptFingerprint;
 use tokenweir_routing::sessions::{ContextId, Turn, TurnKind, TurnTokens, WorkingSet};
 
-/// Lets sessions in.
 #[derive(Debug)]
 pub(crate) struct SessionGate(Arc<GateState>);
 

@@ -1,4 +1,4 @@
-//! A claim as a call of the script, and its answer.
+//! Encodes a claim as a call of the script, and decodes the answer.
 
 use std::sync::Arc;
 use tokenweir_peer_exchange::messages::ExchangeKey;
@@ -8,7 +8,6 @@ use tokenweir_request::access::{QuotaAnswer, QuotaClaim, QuotaPeriod, QuotaUnit,
 /// The script that answers a claim at the server.
 pub(crate) const SCRIPT: &str = include_str!("grant.lua");
 
-/// A claim with its quota.
 #[derive(Debug, Clone)]
 pub(crate) struct SubjectClaim {
     pub(crate) subject: Arc<SubjectUsage>,
@@ -17,18 +16,16 @@ pub(crate) struct SubjectClaim {
     pub(crate) claim: QuotaClaim,
 }
 
-/// The answer of the server to a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StoreAnswer {
     pub(crate) quota: QuotaAnswer,
     /// Whether the server grants nothing yet, because it has lost its data or never had any.
     pub(crate) is_settling: bool,
-    /// Since when the server has its data, in seconds since 1970 by its clock.
+    /// The time since which the server has its data, in seconds since 1970 by the clock of the server.
     pub(crate) has_data_since: u64,
 }
 
 impl SubjectClaim {
-    /// The call of [`SCRIPT`]. `gateway`: the id of this gateway.
     pub(crate) fn call(&self, key: &ExchangeKey, gateway: &str) -> ScriptCall {
         let QuotaClaim {
             number,
@@ -56,7 +53,7 @@ impl SubjectClaim {
     }
 }
 
-/// A call of [`SCRIPT`] that grants nothing.
+/// A call of [`SCRIPT`] without a claim. It only asks whether the server works.
 pub(crate) fn heartbeat(key: &ExchangeKey, gateway: &str, ends_at: u64) -> ScriptCall {
     let arguments = format!("{gateway} 0 0 0 0 {ends_at} 1");
     ScriptCall {
@@ -70,7 +67,7 @@ fn keys(key: &ExchangeKey, parts: &[&str]) -> Vec<String> {
 }
 
 impl StoreAnswer {
-    /// The answer in the result of a call. `None`: it is no answer.
+    /// Reads the answer from the result of a call. `None`: the result has another form.
     pub(crate) fn from_result(result: &[i64]) -> Option<Self> {
         let &[
             share,

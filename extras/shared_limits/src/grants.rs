@@ -1,5 +1,5 @@
-//! Which quotas this gateway claims, and how much it may use while the server is away. It has no I/O and reads
-//! no clock: times are milliseconds since 1970.
+//! Decides which quotas this gateway claims, and how much it may use while the server is unreachable. This
+//! module has no I/O and reads no clock. Times are milliseconds since 1970.
 
 use crate::claims::{StoreAnswer, SubjectClaim};
 use std::sync::Arc;
@@ -8,40 +8,38 @@ use tokenweir_request::access::{
     Quota, QuotaRegistry, SharingRule, SubjectUsage, UNGRANTED_DIVISOR,
 };
 
-/// The grants of this gateway.
 #[derive(Debug)]
 pub(crate) struct Grants {
     registry: Arc<QuotaRegistry>,
-    /// The subjects that are in use or hold grants. Those whose last claims are oldest come first.
+    /// The subjects that are in use or hold grants. The subjects with the oldest last claims come first.
     active: Vec<Arc<SubjectUsage>>,
-    /// Number of gateways, with this one, when the server last answered.
+    /// Number of gateways, including this one, at the last answer of the server.
     gateways: u64,
-    /// When the server last answered, or when the gateway started.
+    /// The time of the last answer of the server, or of the start of the gateway.
     answered_at: u64,
-    /// `None`: the server has not answered yet.
+    /// The time since which the server has its data. `None`: the server has not answered yet.
     has_data_since: Option<u64>,
     is_settling: bool,
 }
 
 named_enum! {
-    /// What the server of the exchange is for grants.
+    /// The state of the server of the exchange, as far as grants are concerned.
     pub(crate) enum StoreState {
-        /// It has not answered since the gateway started.
+        /// The server has not answered since the gateway started.
         Starting = "starting",
-        /// It answers claims.
+        /// The server answers claims.
         Connected = "connected",
-        /// It answers, but grants nothing yet: it has lost its data or never had any.
+        /// The server answers, but grants nothing yet, because it has lost its data or never had any.
         Settling = "settling",
-        /// It does not answer.
+        /// The server does not answer.
         Away = "away",
     }
 }
 
-/// Greatest number of claims at a time.
 const MAX_CLAIMS: usize = 1_000;
-/// Time without an answer after which the server is asked for one.
+/// Time without an answer after which the gateway sends a heartbeat to the server.
 const HEARTBEAT_MILLIS: u64 = 1_000;
-/// Time without an answer after which the server is away.
+/// Time without an answer after which the server counts as unreachable.
 const AWAY_MILLIS: u64 = 3_000;
 
 impl Grants {
@@ -67,13 +65,13 @@ impl Grants {
         self.active.len()
     }
 
-    /// Lets the next claims state what this gateway has used of all quotas.
+    /// Makes the next claims report what this gateway has used of all quotas.
     pub(crate) fn restate(&mut self, subjects: impl Iterator<Item = Arc<SubjectUsage>>) {
         let inactive = subjects.filter(|subject| subject.restate());
         self.active.extend(inactive);
     }
 
-    /// Returns the claims that are due. `gateways`: their present number, with this one.
+    /// Returns the claims that are due. `gateways`: the present number of gateways, including this one.
     pub(crate) fn claims(&mut self, now: u64, gateways: u64) -> Vec<SubjectClaim> {
         if self.state(now) != StoreState::Away {
             self.gateways = gateways.max(1);
@@ -97,19 +95,19 @@ impl Grants {
         claims
     }
 
-    /// Whether to ask the server whether it still has its data, because it has not answered for a time.
+    /// Whether the server has not answered for so long that the gateway should send a heartbeat.
     pub(crate) fn needs_heartbeat(&self, now: u64) -> bool {
         now.saturating_sub(self.answered_at) >= HEARTBEAT_MILLIS
     }
 
-    /// Lets the next claims state what these claims stated, which the server did not answer.
+    /// Makes the next claims repeat these claims, because the server did not answer them.
     pub(crate) fn fail(&mut self, claims: &[SubjectClaim], now: u64) {
         self.restate(claims.iter().map(|claim| claim.subject.clone()));
         self.apply_rule(now);
     }
 
-    /// Applies the answers of the server to `claims`, in their order. Returns whether the server has lost its data
-    /// since the last answers, so that all quotas must be stated again.
+    /// Applies the answers of the server to `claims`, in their order. Returns whether the server has lost its
+    /// data since the last answers, so that the gateway must report all quotas again.
     pub(crate) fn settle(
         &mut self,
         claims: &[SubjectClaim],
@@ -137,7 +135,7 @@ impl Grants {
         known.is_some() && known != has_data_since
     }
 
-    /// What the server is at `now`.
+    /// The state of the server at `now`.
     pub(crate) fn state(&self, now: u64) -> StoreState {
         if now.saturating_sub(self.answered_at) > AWAY_MILLIS {
             StoreState::Away

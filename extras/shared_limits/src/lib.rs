@@ -7,11 +7,11 @@
 //!          task of this option ─► script at the server of the exchange: one call for each claim
 //!                │
 //!                ▼ every 2 s, at shutdown
-//!              state file: what this gateway has used of quotas of days and months
+//!              state file: usage of this gateway of daily and monthly quotas
 //! ```
 //!
-//! While the server is away, the last grants hold, and each gateway may use its part of what was granted to none.
-//! A claim states what the gateway has used, so a server that lost its data learns it again.
+//! While the server is unreachable, the last grants remain valid, and each gateway may use its share of the
+//! ungranted rest. Claims report the usage of the gateway, so a server that lost its data learns the usage again.
 
 mod claims;
 mod grants;

@@ -1,11 +1,11 @@
-//! Limits over gateways and restarts as an option.
+//! Shared and persistent limits as an option.
 
 use crate::rows;
 use crate::section::SharedLimitsConfig;
 use crate::task::{SharedLimits, TASK};
 use tokenweir_option::prelude::*;
 
-/// Limits over gateways and restarts as an option.
+/// Shared and persistent limits as an option.
 #[derive(Default)]
 pub struct SharedLimitsOption(OnceLock<Arc<SharedLimits>>);
 
@@ -18,7 +18,7 @@ impl GatewayOption for SharedLimitsOption {
         self: &Arc<Self>,
         settings: SharedLimitsConfig,
         gateway: &ProxyContext,
-        parts: &mut OptionParts,
+        parts: &mut GatewayParts,
     ) -> Result<(), StartError> {
         let limits = SharedLimits::new(&settings, &gateway.state.access, parts.find());
         if let Some(limits) = limits {

@@ -1,4 +1,4 @@
-//! Status and metrics of limits over gateways and restarts.
+//! Status and metrics of shared and persistent limits.
 
 use crate::grants::StoreState;
 use crate::status::{SharedLimitsStatus, StoreStatus};
@@ -9,7 +9,7 @@ impl StatusBlock for SharedLimitsStatus {
     const KEY: Option<&'static str> = Some("shared_limits");
 }
 
-/// The metrics of limits over gateways and restarts.
+/// The metrics of shared and persistent limits.
 pub const ROWS: &[MetricDescriptor] = &[
     row(
         "tokenweir_limit_store_state",

@@ -1,5 +1,5 @@
-//! The script at a real Redis server answers as the store of the simulation does. Without `redis-server`, this
-//! is skipped with a note.
+//! Tests that the script at a real Redis server answers like the store of the simulation. Without
+//! `redis-server`, the tests are skipped with a note.
 
 use crate::claims::{SCRIPT, StoreAnswer, SubjectClaim};
 use crate::simulation_tests::{Store, keys};
@@ -106,7 +106,7 @@ async fn the_script_answers_as_the_simulated_store() {
             );
         }
     }
-    // A failover to a server whose clock is slow, and a gateway with a slow clock.
+    // After a failover, the clock of the new server is slow. The clock of one gateway is slow too.
     let set = "redis.call('SET', KEYS[1], redis.call('TIME')[1] + 1000) return { 1 }";
     scripts.run(set, &[old]).await.unwrap();
     let mut slow = random_claim(&mut random);

@@ -1,5 +1,5 @@
-//! Four gateways with a store that answers late, hangs, loses its data or fails over to an old copy. Time and the
-//! answers of the store are simulated. Each history follows from its seed.
+//! Simulates four gateways with a store that answers late, hangs, loses its data or fails over to an old copy.
+//! Each run depends only on its seed.
 
 use crate::claims::{StoreAnswer, SubjectClaim};
 use crate::grants::Grants;
@@ -11,13 +11,13 @@ use tokenweir_request::access::{
     SubjectUsage, TenantEntry, UsageLimits,
 };
 
-/// 2026-11-29 00:00:00 UTC in milliseconds.
+/// 2026-11-29 00:00:00 UTC in milliseconds since 1970.
 const MIDNIGHT: u64 = 1_795_910_400_000;
 const STEP_MILLIS: u64 = 10;
 const TICK_MILLIS: u64 = 100;
 const GATEWAYS: usize = 4;
 
-/// The store, as `grant.lua` does it.
+/// The simulated store, with the rules of `grant.lua`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Store {
     periods: HashMap<String, StoredPeriod>,
@@ -112,7 +112,6 @@ impl Store {
     }
 }
 
-/// The keys of a tenant with these limits.
 pub(crate) fn keys(limits: UsageLimits, registry: &Arc<QuotaRegistry>) -> ApiKeys {
     let key = KeyEntry {
         name: "k".into(),
@@ -131,16 +130,15 @@ pub(crate) fn keys(limits: UsageLimits, registry: &Arc<QuotaRegistry>) -> ApiKey
     ApiKeys::new(&file, &ApiKeys::with_registry(registry.clone()))
 }
 
-/// A gateway with one tenant.
 struct Gateway {
     id: String,
     subject: Arc<SubjectUsage>,
     registry: Arc<QuotaRegistry>,
     grants: Grants,
     is_connected: bool,
-    /// The claims whose answers are on the way.
+    /// The claims that were sent, with their answers, which have not arrived yet.
     pending: Option<(Vec<SubjectClaim>, Vec<StoreAnswer>, u64)>,
-    /// Ends of requests: times and tokens.
+    /// The open requests: the time of their end, and their tokens.
     open: Vec<(u64, u64)>,
 }
 
@@ -226,7 +224,7 @@ impl Gateway {
         }
         let answers = claims.iter().map(|claim| store.call(&self.id, claim, now));
         let answers: Vec<StoreAnswer> = answers.collect();
-        // One answer of fifty is lost after the store has applied the claims.
+        // One of fifty answers is lost after the store has applied the claims.
         let latency = if random.u8(0..50) == 0 {
             u64::MAX
         } else {
@@ -249,7 +247,7 @@ impl Gateway {
     }
 }
 
-/// What happens to the store.
+/// The fault of the store in a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
@@ -287,7 +285,8 @@ impl Simulation {
         }
     }
 
-    /// Runs for a time with so many requests per second. Most of them arrive at one gateway, another one every 15 s.
+    /// Runs for some seconds with the given number of requests per second. Most requests arrive at one gateway,
+    /// which changes every 15 s.
     fn run(&mut self, seconds: u64, per_second: f64) {
         let end = self.now + seconds * 1_000;
         while self.now < end {
@@ -318,7 +317,7 @@ impl Simulation {
         }
     }
 
-    /// Lets the fault happen for so many seconds under load.
+    /// Causes the fault for the given number of seconds under load.
     fn fail(&mut self, fault: Fault, seconds: u64, per_second: f64) {
         match fault {
             Fault::None => self.run(seconds, per_second),
@@ -387,7 +386,7 @@ fn overrun_of_tokens_is_at_most_three_percent() {
             simulation.fail(fault, 12, 100.0);
             simulation.run(120, 100.0);
             let tokens = simulation.tokens;
-            // Requests that are open when the last token is used add what they still generate.
+            // When the last token of the limit is used, open requests still generate further tokens.
             assert!(tokens <= 5_150_000, "{fault:?}, seed {seed}: {tokens}");
             assert!(tokens >= 4_900_000, "{fault:?}, seed {seed}: {tokens}");
         }

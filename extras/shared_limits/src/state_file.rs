@@ -1,5 +1,5 @@
-//! The file with what this gateway has used of quotas of days and months. A damaged or missing file never keeps
-//! the gateway from starting.
+//! The file in which this gateway stores its usage of daily and monthly quotas. The gateway also starts if the
+//! file is damaged or missing.
 
 use serde::{Deserialize, Serialize};
 use std::fs::{self, OpenOptions};
@@ -9,21 +9,20 @@ use std::path::Path;
 use tokenweir_net::file_watcher::open_regular;
 use tokenweir_request::access::SavedQuota;
 
-/// The content of the file.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SavedUsage {
-    /// The id of the gateway at the server of the exchange.
+    /// The id under which the server of the exchange knows this gateway.
     pub(crate) gateway: String,
-    /// The last known number of gateways, with this one.
+    /// The last known number of gateways, including this one.
     pub(crate) gateways: u64,
     pub(crate) quotas: Vec<SavedQuota>,
 }
 
-/// Greatest length of the file, in bytes.
+/// Maximum length of the file, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
 impl SavedUsage {
-    /// Reads a file. `None`: there is no file.
+    /// Reads a file. `None`: the file does not exist.
     pub(crate) fn read(file: &Path) -> io::Result<Option<Self>> {
         let opened = match open_regular(file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -34,7 +33,6 @@ impl SavedUsage {
         Ok(Some(serde_json::from_slice(&content)?))
     }
 
-    /// Replaces a file.
     pub(crate) fn write(&self, file: &Path) -> io::Result<()> {
         let content = serde_json::to_vec(self)?;
         let mut name = file.file_name().unwrap_or_default().to_owned();

@@ -1,10 +1,10 @@
-//! The task that claims parts of limits and writes the file of used limits.
+//! The task that claims parts of limits and stores the usage in a file.
 
 use crate::claims::{self, SCRIPT, StoreAnswer, SubjectClaim};
 use crate::grants::Grants;
 use crate::section::SharedLimitsConfig;
 use crate::state_file::SavedUsage;
-use crate::status::{Counters, SharedLimitsStatus, StoreStatus, add};
+use crate::status::{Counters, SharedLimitsStatus, StoreStatus};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,28 +21,28 @@ use tokio::time::{MissedTickBehavior, interval};
 /// Shares limits of tenants with other gateways, and writes what was used of them (`shared_limits`).
 pub const TASK: BackgroundTask = BackgroundTask::new("shared_limits");
 
-/// Limits over all gateways and over restarts.
+/// Limits that all gateways share and that outlast restarts.
 pub struct SharedLimits {
     access: Arc<AccessControl>,
-    /// `None`: a restart forgets what was used.
+    /// The file of the usage. `None`: a restart forgets the usage.
     file: Option<PathBuf>,
-    /// The id of this gateway at the server.
+    /// The id under which the server knows this gateway.
     gateway: String,
     counters: Counters,
-    /// The task holds the lock while it runs.
+    /// The state of the task. The task holds the lock while it runs.
     state: Mutex<TaskState>,
 }
 
 #[derive(Debug)]
 struct TaskState {
-    /// `None`: this gateway counts by itself.
+    /// The sharing with other gateways. `None`: this gateway counts alone.
     sharing: Option<Sharing>,
-    /// The last content of the file.
+    /// The content of the file when it was last written.
     saved: SavedUsage,
     saved_at: u64,
 }
 
-/// What the task needs to share limits with other gateways.
+/// The data that the task needs to share limits with other gateways.
 #[derive(Debug)]
 struct Sharing {
     exchange: Arc<PeerExchange>,
@@ -50,14 +50,14 @@ struct Sharing {
     grants: Grants,
 }
 
-/// Time between two looks at what is due.
+/// Interval of the task in which it looks for due claims and writes.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Time between two writes of the file.
 const SAVE_MILLIS: u64 = 2_000;
 
 impl SharedLimits {
-    /// Restores what was used. `exchange`: the exchange with the gateways that count limits together, if they do.
-    /// `None`: limits are neither shared nor kept.
+    /// Restores the usage from the file. `exchange`: the exchange with the gateways that share limits, if there
+    /// is one. The result is `None` if limits are neither shared nor stored.
     pub fn new(
         config: &SharedLimitsConfig,
         access: &Arc<AccessControl>,
@@ -81,7 +81,7 @@ impl SharedLimits {
         }
         let sharing = exchange.map(|exchange| {
             let mut scripts = exchange.scripts();
-            // The exchange may be connected already.
+            // The exchange may already be connected, so its state counts as changed.
             scripts.mark_changed();
             Sharing {
                 scripts,
@@ -102,7 +102,7 @@ impl SharedLimits {
         }))
     }
 
-    /// Starts the task.
+    /// Starts the task that claims parts of limits and writes the file.
     pub fn start(self: &Arc<Self>) -> SupervisedTask {
         let limits = self.clone();
         supervise::spawn(TASK, move || {
@@ -111,7 +111,7 @@ impl SharedLimits {
         })
     }
 
-    /// Returns the state.
+    /// Returns the counters and the state for status pages.
     pub fn status(&self) -> SharedLimitsStatus {
         self.counters.status()
     }
@@ -133,17 +133,16 @@ impl SharedLimits {
         }
     }
 
-    /// Writes the file a last time. The task must have ended.
+    /// Writes the file a last time. The task must have ended before.
     pub async fn shutdown(&self) {
         let mut state = self.state.lock().await;
         self.save(&mut state).await;
     }
 
-    /// Claims what is due.
     async fn claim_due(&self, sharing: &mut Sharing) {
         let grants = &mut sharing.grants;
         if sharing.scripts.has_changed().unwrap_or(false) {
-            // The server may be another one, with older data.
+            // The server may have been replaced by one with older data.
             self.restate(grants);
         }
         let scripts = sharing.scripts.borrow_and_update().clone();
@@ -197,13 +196,13 @@ impl SharedLimits {
             .filter_map(|result| StoreAnswer::from_result(result));
         let answers: Vec<StoreAnswer> = answers.collect();
         if answers.len() != calls.len() {
-            add(&self.counters.failed_claims, calls.len());
+            self.counters.failed_claims.add(calls.len() as u64);
             grants.fail(claims, clock::unix_millis());
             return;
         }
-        add(&self.counters.answered_claims, calls.len());
+        self.counters.answered_claims.add(calls.len() as u64);
         if grants.settle(claims, &answers, clock::unix_millis()) {
-            add(&self.counters.lost_data, 1);
+            self.counters.lost_data.add(1);
             tracing::warn!(
                 "the server of the exchange has lost the used limits: they are stated again"
             );
@@ -217,7 +216,7 @@ impl SharedLimits {
         }
     }
 
-    /// Writes the file, if there is one and its content has changed.
+    /// Writes the file if one is configured and its content has changed.
     async fn save(&self, state: &mut TaskState) {
         let (Some(file), Some(keys)) = (&self.file, self.access.keys()) else {
             return;
@@ -241,7 +240,7 @@ impl SharedLimits {
         let written = read_within_limit(move || usage.write(&path)).await;
         let problem = match written {
             Some(Ok(())) => {
-                add(&self.counters.file_writes, 1);
+                self.counters.on_file_write();
                 return;
             }
             Some(Err(error)) => error.to_string(),
@@ -255,7 +254,7 @@ impl SharedLimits {
     }
 }
 
-/// Reads the file. What cannot be read is counted and begins at 0.
+/// Reads the file. An unreadable file is counted as an error, and usage begins at 0.
 fn read_saved(config: &SharedLimitsConfig, counters: &Counters) -> SavedUsage {
     let Some(file) = &config.file else {
         return SavedUsage::default();

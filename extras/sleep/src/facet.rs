@@ -7,7 +7,7 @@ use tokenweir_gateway::status::StatusBlocks;
 use tokenweir_protocol::atomic::AtomicFlag;
 use tokenweir_protocol::mutex::lock;
 
-/// The sleep mode of one backend.
+/// The sleep mode of one backend: the pending wake request and the counts.
 #[derive(Debug, Default)]
 pub(crate) struct SleepFacet {
     /// Whether requests wait until the sleeping engine is awake. Cleared when the engine is awake or
@@ -16,7 +16,7 @@ pub(crate) struct SleepFacet {
     pub(crate) counts: Mutex<SleepCounts>,
 }
 
-/// How often the gateway changed the sleep mode of an engine.
+/// Number of changes of the sleep mode by the gateway.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct SleepCounts {
     /// Number of times that the gateway woke the engine.

@@ -1,4 +1,4 @@
-//! Sleep mode of vLLM: an engine without requests gives its GPU memory to another engine of the same GPU.
+//! Sleep mode of vLLM: an engine without requests releases its GPU memory for another engine on the same GPU.
 
 mod facet;
 mod mode;

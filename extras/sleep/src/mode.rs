@@ -14,7 +14,8 @@ use tokio::sync::Semaphore;
 #[derive(Debug, Clone)]
 pub struct SleepMode {
     pub(crate) settings: Arc<Mutex<SleepSettings>>,
-    /// The permit to put an engine to sleep. There is one, so only one engine at a time falls asleep.
+    /// The permit to put an engine to sleep. There is a single permit, so only one engine at a time falls
+    /// asleep.
     pub(crate) permits: Arc<Semaphore>,
 }
 

@@ -6,7 +6,6 @@ use tokenweir_gateway::status::StatusBlock;
 
 impl StatusBlock for SleepCounts {}
 
-/// The metrics of sleep mode.
 pub(crate) const ROWS: &[MetricDescriptor] = &[row(
     "tokenweir_backend_sleep_changes_total",
     "Times that the gateway woke the engine of the backend, or put it to sleep.",

@@ -5,36 +5,60 @@ use crate::mode::SleepMode;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::StatusCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_gateway::backend::health_checker::{CheckStep, HealthChecker, StepTime};
-use tokenweir_gateway::backend::{BackendDriver, Health};
+use tokenweir_gateway::backend::{Backend, BackendDriver, Health};
 use tokenweir_net::page_fetcher::{FetchError, PagePost};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::resilience::Availability;
 use tokio::sync::OwnedSemaphorePermit;
 
-/// The path that puts the engine to sleep. Level 1 keeps the weights in the memory of the host.
-/// After level 2 they would have to be loaded anew.
+/// The path that puts the engine to sleep. Level 1 keeps the weights in the memory of the host. After level 2,
+/// the engine would have to load them again.
 const SLEEP_PATH: &str = "/sleep?level=1";
 const WAKE_PATH: &str = "/wake_up";
-/// Time after which the gateway wakes an engine that still sleeps once more.
+/// Time after which the gateway repeats the wake request to an engine that still sleeps.
 const WAKE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What the health checker of a backend knows of its sleep mode.
+/// The state of the sleep mode of one backend in its health checker.
 #[derive(Debug)]
 struct SleepStep {
     mode: SleepMode,
     /// The last time at which the engine had work.
     busy_at: Instant,
-    /// The permit to put the engine to sleep. While the engine falls asleep, the permit is held and the
-    /// backend gets no requests. `None`: the engine does not fall asleep now.
-    falling_asleep: Option<OwnedSemaphorePermit>,
-    /// Time of the last request that asked the engine to wake. `None`: there was none since the last start of
+    /// `None`: the engine is not falling asleep.
+    falling_asleep: Option<FallingAsleep>,
+    /// Time of the last request that asked the engine to wake. `None`: no such request since the last start of
     /// the server.
     woken_at: Option<Instant>,
     /// Whether the engine has refused to sleep since the last start of the server.
     refuses: bool,
+}
+
+/// An engine falls asleep: the backend gets no requests, and no other engine falls asleep. Dropping the value ends
+/// both, also if the health checker ends meanwhile.
+#[derive(Debug)]
+struct FallingAsleep {
+    backend: Arc<Backend>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl FallingAsleep {
+    fn new(backend: &Arc<Backend>, permit: OwnedSemaphorePermit) -> Self {
+        backend.withdraw(Some(Availability::Asleep));
+        Self {
+            backend: backend.clone(),
+            _permit: permit,
+        }
+    }
+}
+
+impl Drop for FallingAsleep {
+    fn drop(&mut self) {
+        self.backend.withdraw(None);
+    }
 }
 
 impl BackendDriver for SleepMode {
@@ -102,8 +126,8 @@ impl SleepStep {
             state.health == Health::Up && load.is_asleep() == Some(false) && !self.refuses;
         if is_idle && may_sleep && is_due {
             self.fall_asleep(facet, checker).await;
-        } else if self.falling_asleep.take().is_some() {
-            backend.withdraw(None);
+        } else {
+            self.falling_asleep = None;
         }
     }
 
@@ -117,12 +141,12 @@ impl SleepStep {
         let backend = &checker.backend.identity.id;
         tracing::info!(%backend, "waking the engine of the backend: requests wait for it");
         match post(checker, WAKE_PATH).await {
-            // A large engine takes longer to wake than the timeout, so a timeout is no failure.
+            // A large engine takes longer to wake than the timeout, so a timeout does not count as a failure.
             Ok(StatusCode::OK) | Err(FetchError::Timeout { .. }) => lock(&facet.counts).wakes += 1,
             result => {
                 let answer = describe(&result);
                 tracing::warn!(backend = %checker.backend.identity.id, answer, "the backend did not wake its engine: another sleeping backend may be woken");
-                // Then another sleeping backend that serves the model may be woken.
+                // Clearing the flag lets another sleeping backend with the model be woken.
                 facet.is_wake_requested.set(false);
             }
         }
@@ -135,10 +159,9 @@ impl SleepStep {
     async fn fall_asleep(&mut self, facet: &SleepFacet, checker: &mut HealthChecker) {
         checker.interval = checker.context.settings.min_interval;
         if self.falling_asleep.is_none() {
-            // Without a permit, another engine is being put to sleep.
-            self.falling_asleep = self.mode.permits.clone().try_acquire_owned().ok();
-            if self.falling_asleep.is_some() {
-                checker.backend.withdraw(Some(Availability::Asleep));
+            // If there is no permit, another engine is falling asleep.
+            if let Ok(permit) = self.mode.permits.clone().try_acquire_owned() {
+                self.falling_asleep = Some(FallingAsleep::new(&checker.backend, permit));
                 checker.scrape_backoff_until = clock::now();
             }
             return;
@@ -158,7 +181,6 @@ impl SleepStep {
                 self.refuses = true;
             }
         }
-        checker.backend.withdraw(None);
         self.falling_asleep = None;
     }
 }

@@ -120,7 +120,6 @@ impl TraceCapture {
         self.hash_key.hash_one(value) >> 11
     }
 
-    /// Builds the line of a request, with its line ending.
     fn build_line(&self, record: &RequestRecord, prompt: &PromptFingerprint) -> String {
         let observed = &*record.observed;
         let since_1970 = record
@@ -161,7 +160,7 @@ impl TraceCapture {
             ttft_ms: record.ttft().map(millis),
             e2e_ms: millis(record.duration()),
         };
-        // Each value can be written as JSON, so this does not fail.
+        // All values can be written as JSON, so this does not fail.
         let mut line = sanitize::json(serde_json::to_string(&line).unwrap_or_default());
         line.push('\n');
         line
@@ -200,7 +199,7 @@ fn is_client_error(record: &RequestRecord) -> bool {
         && record.status != Some(TOO_MANY_REQUESTS_STATUS)
 }
 
-/// The trace capture as an option.
+/// The trace capture as an option. Empty without a configured file.
 #[derive(Default)]
 pub struct TraceCaptureOption(OnceLock<Arc<TraceCapture>>);
 

@@ -5,21 +5,21 @@ use super::state_file::StateFile;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
+use tokenweir_protocol::atomic::AtomicCounter;
 use tokenweir_protocol::mutex::lock;
 
 /// The numbers of one usage log since its start.
 #[derive(Debug, Default)]
 pub(super) struct UsageCounters {
-    pub(super) written: AtomicU64,
-    pub(super) lost: AtomicU64,
-    /// The part of `lost` that no gap in the file states yet.
-    pub(super) unstated: AtomicU64,
-    pub(super) gaps_lost: AtomicU64,
-    pub(super) gaps_unclean_stop: AtomicU64,
-    pub(super) gaps_expired: AtomicU64,
-    /// Number of the last line that the receiver has.
+    pub(super) written: AtomicCounter,
+    pub(super) lost: AtomicCounter,
+    /// The number of lost records for which the file has no gap event yet.
+    pub(super) unstated: AtomicCounter,
+    pub(super) gaps_lost: AtomicCounter,
+    pub(super) gaps_unclean_stop: AtomicCounter,
+    pub(super) gaps_expired: AtomicCounter,
+    /// Number of the last line that the receiver has acknowledged.
     pub(super) acknowledged: AtomicU64,
-    /// What the disk has.
     pub(super) disk: Arc<DiskSync>,
     /// Why the receiver does not accept events. `None`: it accepts them.
     pub(super) push_error: Mutex<Option<String>>,
@@ -27,14 +27,14 @@ pub(super) struct UsageCounters {
     pub(super) state: OnceLock<Arc<StateFile>>,
 }
 
-/// The state of the usage log. The default is that of a gateway without one.
+/// The state of the usage log. The default is that of a gateway without a usage log.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct UsageLogStatus {
     /// Records that were written to the file.
     pub written: u64,
-    /// Records that were not written: the file could not be written and the queue was full.
+    /// Number of records that were lost because the file could not be written and the queue was full.
     pub lost: u64,
-    /// Gaps by cause.
+    /// Number of gaps by cause.
     pub gaps: UsageGaps,
     /// Events that the receiver has not acknowledged yet. 0: there is no receiver.
     pub unacknowledged: u64,
@@ -47,22 +47,21 @@ pub struct UsageLogStatus {
 pub struct UsageGaps {
     /// Records were lost: the file could not be written for so long that the queue was full.
     pub lost: u64,
-    /// The gateway did not stop in order. Requests that were open, or had ended just before, have no record.
+    /// The gateway did not stop cleanly. Requests that were open, or had ended just before, have no record.
     pub unclean_stop: u64,
     /// Events were removed with the rotated file before the receiver acknowledged them.
     pub expired: u64,
 }
 
 impl UsageCounters {
-    /// Counts records that are not written.
     pub(super) fn on_lost(&self, records: u64) {
-        self.lost.fetch_add(records, Relaxed);
-        self.unstated.fetch_add(records, Relaxed);
+        self.lost.add(records);
+        self.unstated.add(records);
     }
 
     /// Whether the receiver accepts events and does not have all of them.
     pub(super) fn is_pushing(&self) -> bool {
-        let has_all = self.acknowledged.load(Relaxed) >= self.disk.synced.load(Relaxed);
+        let has_all = self.acknowledged.load(Relaxed) >= self.disk.synced.get();
         !has_all && lock(&self.push_error).is_none()
     }
 
@@ -70,15 +69,15 @@ impl UsageCounters {
         let waiting = self
             .disk
             .synced
-            .load(Relaxed)
+            .get()
             .saturating_sub(self.acknowledged.load(Relaxed));
         UsageLogStatus {
-            written: self.written.load(Relaxed),
-            lost: self.lost.load(Relaxed),
+            written: self.written.get(),
+            lost: self.lost.get(),
             gaps: UsageGaps {
-                lost: self.gaps_lost.load(Relaxed),
-                unclean_stop: self.gaps_unclean_stop.load(Relaxed),
-                expired: self.gaps_expired.load(Relaxed),
+                lost: self.gaps_lost.get(),
+                unclean_stop: self.gaps_unclean_stop.get(),
+                expired: self.gaps_expired.get(),
             },
             unacknowledged: if is_pushed { waiting } else { 0 },
             push_error: lock(&self.push_error).clone(),

@@ -1,4 +1,4 @@
-//! The lines of the file: one `CloudEvent` in JSON for each line, so that a line can be pushed as it is.
+//! The lines of the file. Each line is a `CloudEvent` in JSON, so that it can be pushed unchanged.
 
 use super::usage_record::UsageRecord;
 use serde::{Deserialize, Serialize};
@@ -7,31 +7,31 @@ use tokenweir_gateway::telemetry::sanitize;
 
 /// The beginning of every line.
 pub(super) const LINE_START: &[u8] = br#"{"specversion":"1.0","id":""#;
-/// Greatest length of a line, in bytes.
+/// Maximum length of a line, in bytes.
 pub(super) const MAX_LINE_BYTES: usize = 64 << 10;
-/// The subject of events that belong to no tenant. The name of a tenant does not begin with `_`.
+/// The subject of events that belong to no tenant. Names of tenants never begin with `_`.
 const NO_TENANT: &str = "_none";
 
-/// What an event states.
+/// The content of an event.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum EventContent<'a> {
-    /// What a request used.
+    /// The usage of one request.
     Usage(&'a UsageRecord),
-    /// Records that were not written.
+    /// Records were lost, so the log has a gap.
     Gap(Gap),
-    /// The gateway stopped. All records of its requests are in the file.
+    /// The gateway has stopped cleanly, so the file has the records of all its requests.
     Stop,
 }
 
-/// Records that were not written.
+/// Records that are missing in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Gap {
     pub(super) cause: &'static str,
-    /// Number of records. `None`: not known.
+    /// Number of lost records. `None`: unknown.
     pub(super) records: Option<u64>,
 }
 
-/// The identity of a line: the series of lines, and the number of the line in it.
+/// The identity of a line: its series, and its number in the series.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct LineId {
     pub(super) series: String,
@@ -66,7 +66,7 @@ struct Numbered<D> {
 #[derive(Serialize)]
 struct NoValues {}
 
-/// The members of a line that identify it.
+/// The members that identify a line, as read from the file.
 #[derive(Deserialize)]
 struct ReadEvent<'a> {
     id: &'a str,
@@ -75,7 +75,7 @@ struct ReadEvent<'a> {
 }
 
 impl LineId {
-    /// Reads the identity of a complete line. `None`: the line is not of a usage log.
+    /// Reads the identity of a complete line. `None`: the line does not belong to a usage log.
     pub(super) fn parse(line: &[u8]) -> Option<Self> {
         let event: ReadEvent<'_> = serde_json::from_slice(line).ok()?;
         let (series, sequence) = event.id.rsplit_once('-')?;
@@ -120,7 +120,7 @@ impl LineId {
                 values,
             },
         };
-        // Texts and numbers can be written as JSON, so this does not fail.
+        // Texts and numbers can always be written as JSON, so this does not fail.
         let mut line = sanitize::json(serde_json::to_string(&event).unwrap_or_default());
         line.push('\n');
         line.into_bytes()

@@ -1,4 +1,4 @@
-//! Reads the events of the usage log in their order, across the rotation of its file.
+//! Reads the events of the usage log in order, across rotations of the file.
 
 use super::event::LineId;
 use bytes::Bytes;
@@ -8,13 +8,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tokenweir_gateway::telemetry::rotating_file::rotated_path;
 
-/// Reads the events after one that the receiver has.
+/// Reads the events after the last one that the receiver has acknowledged.
 pub(super) struct EventReader {
     path: PathBuf,
-    /// Number of the last event that was read.
     last: u64,
     opened: Option<OpenedFile>,
-    /// The line of the next event, if it was read already.
+    /// The line of the next event, if it has already been read.
     next: Vec<u8>,
 }
 
@@ -23,24 +22,22 @@ struct OpenedFile {
     inode: u64,
 }
 
-/// Events for one request to the receiver.
+/// The events of one request to the receiver.
 pub(super) struct EventBatch {
-    /// A JSON array.
+    /// The events as a JSON array.
     pub(super) body: Bytes,
     pub(super) series: String,
-    /// Number of the last event.
     pub(super) last: u64,
-    /// Number of the events in or before this batch that were removed before they were read.
+    /// Number of events up to the end of this batch that were removed before they were read.
     pub(super) expired: u64,
 }
 
-/// Greatest number of events of a batch.
+/// Maximum number of events of a batch.
 const MAX_EVENTS: usize = 500;
-/// Length in bytes from which on a batch gets no further event.
+/// Length in bytes from which a batch gets no further event.
 const MAX_BATCH_BYTES: usize = 512 << 10;
 
 impl EventReader {
-    /// A reader of the events after the event `last`.
     pub(super) fn new(path: &Path, last: u64) -> Self {
         Self {
             path: path.to_owned(),
@@ -50,7 +47,7 @@ impl EventReader {
         }
     }
 
-    /// Reads the next events up to the event `until`. `None`: there is none.
+    /// Reads the next events up to the event `until`. `None`: there is no further event.
     pub(super) fn read_batch(&mut self, until: u64) -> io::Result<Option<EventBatch>> {
         let mut body = Vec::new();
         let mut found: Option<EventBatch> = None;
@@ -63,7 +60,7 @@ impl EventReader {
             body.push(if events == 0 { b'[' } else { b',' });
             body.extend_from_slice(self.next.trim_ascii_end());
             self.next.clear();
-            // Before the first push, events that were removed are not missing.
+            // Events that were removed before the first push do not count as missing.
             let expired = if self.last == 0 {
                 0
             } else {
@@ -87,7 +84,7 @@ impl EventReader {
         }))
     }
 
-    /// Reads the next event after `last` into `next`. `None`: there is none.
+    /// Reads the next event after `last` into `next`. `None`: there is no further event.
     fn peek(&mut self) -> io::Result<Option<LineId>> {
         if let Some(id) = self.read_event()? {
             return Ok(Some(id));
@@ -100,7 +97,7 @@ impl EventReader {
         {
             return Ok(None);
         }
-        // The file was rotated, perhaps more than once, or it was not opened yet.
+        // The file was rotated, perhaps more than once, or is not open yet.
         for path in [rotated_path(&self.path), self.path.clone()] {
             self.next.clear();
             self.opened = match File::open(path) {
@@ -114,7 +111,7 @@ impl EventReader {
         Ok(None)
     }
 
-    /// Reads the next event after `last` from the opened file. `None`: the file ends.
+    /// Reads the next event after `last` from the open file. `None`: the file ends.
     fn read_event(&mut self) -> io::Result<Option<LineId>> {
         let Some(opened) = &mut self.opened else {
             return Ok(None);

@@ -38,6 +38,7 @@ use tokenweir_option::prelude::*;
 use tokenweir_request::batch_queue::BatchQueue;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::RequestRecord;
+use tokenweir_settings::ReceiverError;
 use usage_file::UsageFile;
 use usage_record::UsageRecord;
 
@@ -107,14 +108,14 @@ impl UsageLog {
         ))
     }
 
-    /// Returns the numbers of the log.
+    /// Returns the state of the usage log.
     pub fn status(&self) -> UsageLogStatus {
         self.counters.status(self.is_pushed)
     }
 }
 
 impl UsageLogGuard {
-    /// Writes the remaining records, and waits until the receiver has them, but at most 5 s: the file may be
+    /// Writes the remaining records, and waits at most 5 s until the receiver has them, because the file may be
     /// removed with its container.
     pub async fn shutdown(self) {
         let Self {
@@ -131,7 +132,7 @@ impl UsageLogGuard {
                     tokio::time::sleep(SHUTDOWN_INTERVAL).await;
                 }
             };
-            // The next process pushes the rest.
+            // If the time is over, the next process pushes the remaining events.
             let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, pushed).await;
         }
     }
@@ -139,7 +140,7 @@ impl UsageLogGuard {
 
 impl Sink for UsageLog {
     fn finished(&self, records: &[&RequestRecord]) {
-        // A request that no backend got used nothing.
+        // Requests that no backend received have no usage.
         for record in records.iter().filter(|record| !record.attempts.is_empty()) {
             if self
                 .queue
@@ -152,7 +153,7 @@ impl Sink for UsageLog {
     }
 }
 
-/// The usage log as an option.
+/// The usage log as an option. Empty without a configured file.
 #[derive(Default)]
 pub struct UsageLogOption(OnceLock<Arc<UsageLog>>);
 
@@ -174,9 +175,27 @@ impl GatewayOption for UsageLogOption {
         let problem = format!("cannot write the usage log {file} (usage_log.file)");
         let (log, guard) = UsageLog::start(settings).map_err(in_part(problem))?;
         let log = self.0.get_or_init(|| Arc::new(log));
-        parts.immediate_sinks.push(log.clone());
-        parts.ends.push(Box::pin(guard.shutdown()));
+        parts.records.immediate_sinks.push(log.clone());
+        parts.gateway.ends.push(Box::pin(guard.shutdown()));
         Ok(())
+    }
+
+    fn obstacles(settings: &UsageLogConfig, context: &StartContext<'_>) -> Vec<Obstacle> {
+        let mut found = Vec::new();
+        let mut add = |path: &str, error: StartError| {
+            let path = path.to_owned();
+            found.push(Obstacle { path, error });
+        };
+        let lines = settings.file.as_deref().map(usage_file::check_lines);
+        if let Some(Err(error)) = lines
+            && error.kind() == io::ErrorKind::InvalidData
+        {
+            add("usage_log.file", error.into());
+        }
+        if let Err(error @ ReceiverError::Url(_)) = settings.settings(&context.host, context.env) {
+            add("usage_log.push.url", error.into());
+        }
+        found
     }
 
     fn add_status(&self, status: &mut StatusSnapshot, _: Instant) {

@@ -1,5 +1,5 @@
 //! Pushes the events of the usage log to a receiver: `CloudEvents` in the JSON batch format over HTTP. The file
-//! is the queue: an event is pushed until the receiver acknowledges it with a status of success.
+//! serves as the queue: each event is pushed until the receiver acknowledges it with a success status.
 
 use super::counters::UsageCounters;
 use super::event_reader::{EventBatch, EventReader};
@@ -16,7 +16,6 @@ use tokio::{task, time};
 /// Writes the usage log or pushes its events.
 pub const TASK: BackgroundTask = BackgroundTask::new("usage_log");
 
-/// The push to one receiver.
 struct UsagePush {
     client: ReceiverClient,
     file: PathBuf,
@@ -24,9 +23,9 @@ struct UsagePush {
 }
 
 const CONTENT_TYPE: &str = "application/cloudevents-batch+json";
-/// Pause until the file is read again after its end.
+/// Pause at the end of the file before the next read.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// Pause after the first refused batch. It doubles with each further refusal.
+/// Pause after the first refusal of a batch. It doubles with each further refusal.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_mins(1);
 
@@ -46,13 +45,13 @@ pub(super) fn start(
 
 impl UsagePush {
     async fn run(self: Arc<Self>) {
-        // Before that, another process pushes.
+        // Until this process has locked the state file, another process pushes the events.
         while self.counters.state.get().is_none() {
             time::sleep(POLL_INTERVAL).await;
         }
         let mut reader = EventReader::new(&self.file, self.counters.acknowledged.load(Relaxed));
         loop {
-            let until = self.counters.disk.synced.load(Relaxed);
+            let until = self.counters.disk.synced.get();
             let read = task::spawn_blocking(move || {
                 let batch = reader.read_batch(until);
                 (reader, batch)
@@ -73,7 +72,7 @@ impl UsagePush {
         }
     }
 
-    /// Posts the events until the receiver accepts them.
+    /// Posts a batch repeatedly until the receiver accepts it.
     async fn deliver(&self, batch: EventBatch) {
         let EventBatch {
             body,
@@ -82,7 +81,7 @@ impl UsagePush {
             expired,
         } = batch;
         if expired > 0 {
-            self.counters.gaps_expired.fetch_add(1, Relaxed);
+            self.counters.gaps_expired.add(1);
             tracing::error!(
                 events = expired,
                 "events of the usage log were removed before the push"

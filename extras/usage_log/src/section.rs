@@ -22,13 +22,12 @@ settings! {
     }
 }
 
-/// Minimum of `usage_log.max_bytes`.
+/// Minimum of `usage_log.max_bytes`, in bytes.
 const MIN_FILE_BYTES: usize = 1 << 20;
-/// The name of the receiver in errors.
 const RECEIVER: &str = "usage_log.push";
 
 impl Default for UsageLogConfig {
-    /// The default: no records. With a file, it has up to 1 GiB.
+    /// The default: there is no usage log. If only a file is configured, it has up to 1 GiB.
     fn default() -> Self {
         Self {
             file: None,
@@ -39,7 +38,7 @@ impl Default for UsageLogConfig {
 }
 
 impl UsageLogConfig {
-    /// The settings of the usage log. `None`: there is no file. `gateway`: the name of this gateway.
+    /// The settings of the usage log. `None`: no file is configured. `gateway`: the name of this gateway.
     pub fn settings(
         &self,
         gateway: &str,

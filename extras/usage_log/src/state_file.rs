@@ -1,5 +1,5 @@
-//! The file `.FILE.state` beside the usage log. Programs that read `FILE*` do not find it. Its lock says which process writes the log, and its content
-//! which event the receiver has acknowledged.
+//! The file `.FILE.state` next to the usage log. Its name keeps it out of the pattern `FILE*`. Its lock marks
+//! the process that writes the log, and its content is the last event that the receiver acknowledged.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -15,7 +15,7 @@ pub(super) struct StateFile(File);
 const LENGTH: usize = 38;
 
 impl StateFile {
-    /// Opens and locks the file beside `log`. `None`: another process has locked it. `waits`: whether to wait
+    /// Opens and locks the file next to `log`. `None`: another process has locked it. `waits`: whether to wait
     /// for the lock.
     pub(super) fn lock(log: &Path, waits: bool) -> io::Result<Option<Self>> {
         let mut name = OsString::from(".");
@@ -40,8 +40,8 @@ impl StateFile {
         }
     }
 
-    /// The number of the last acknowledged event of a series. 0: none. A damaged content counts as none, so
-    /// that events are pushed again.
+    /// The number of the last acknowledged event of a series. 0: no event is acknowledged. Damaged content also
+    /// gives 0, so that all events are pushed again.
     pub(super) fn acknowledged(&self, series: &str) -> u64 {
         let mut content = [0; LENGTH];
         let read = self.0.read_exact_at(&mut content, 0);

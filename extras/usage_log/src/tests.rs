@@ -1,4 +1,4 @@
-//! Tests of the file of the usage log: its numbers, its gaps, and the order in which it is read.
+//! Tests of the file of the usage log: its line numbers, its gaps, and the order of reading.
 
 use super::event_reader::EventReader;
 use super::state_file::StateFile;
@@ -6,7 +6,6 @@ use super::*;
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::Relaxed;
 use tokenweir_net::testing::TempFolder;
 use tokenweir_request::record::fixtures::streamed;
 
@@ -47,7 +46,7 @@ fn kinds(lines: &[Value]) -> Vec<&str> {
     lines.iter().map(short).collect()
 }
 
-/// Asserts that the lines have one series and the numbers from 1 on.
+/// Asserts that all lines have the same series and the numbers from 1.
 fn assert_numbered(lines: &[Value]) {
     let series = lines[0]["id"].as_str().unwrap().strip_suffix("-1").unwrap();
     for (number, line) in (1_u64..).zip(lines) {
@@ -206,10 +205,7 @@ fn events_are_read_in_order_across_rotations() {
     for _ in 0..40 {
         file.write(&records(100));
         counters.disk.sync_waiting(&settings.file);
-        while let Some(batch) = reader
-            .read_batch(counters.disk.synced.load(Relaxed))
-            .unwrap()
-        {
+        while let Some(batch) = reader.read_batch(counters.disk.synced.get()).unwrap() {
             let events: Vec<Value> = serde_json::from_slice(&batch.body).unwrap();
             for event in &events {
                 read += 1;
@@ -224,7 +220,7 @@ fn events_are_read_in_order_across_rotations() {
         length < 1 << 19 && folder.path().join("usage.jsonl.old").exists(),
         "{length}"
     );
-    // A reader that was away for several rotations misses events, and counts them.
+    // A reader that was absent for several rotations misses events and counts them.
     let mut late = EventReader::new(&settings.file, 10);
     let batch = late.read_batch(read).unwrap().unwrap();
     let events: Vec<Value> = serde_json::from_slice(&batch.body).unwrap();

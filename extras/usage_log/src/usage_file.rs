@@ -1,5 +1,5 @@
-//! Writes the file of the usage log. One process writes it at a time. Its lines are numbered without a jump,
-//! also over restarts.
+//! Writes the file of the usage log. Only one process writes it at a time. Its lines are numbered without gaps,
+//! even across restarts.
 
 use super::counters::UsageCounters;
 use super::disk_sync::{WrittenLines, warn_unwritable};
@@ -17,37 +17,36 @@ use tokenweir_gateway::telemetry::rotating_file::{RotatingFile, rotated_path};
 use tokenweir_net::client::receiver::Receiver;
 use tokenweir_protocol::clock;
 
-/// The settings of the usage log.
+/// The file, its size limit and the receiver of the usage log.
 #[derive(Debug, Clone)]
 pub struct UsageLogSettings {
-    /// The file.
+    /// The path of the file. The rotated file is `FILE.old`.
     pub file: PathBuf,
-    /// Greatest length of the file and of its rotated predecessor together, in bytes.
+    /// Maximum length of the file and of its rotated predecessor together, in bytes.
     pub max_bytes: u64,
     /// The name of this gateway in the events.
     pub gateway: String,
-    /// The receiver of the events. `None`: the events are in the file only.
+    /// The receiver of the events. `None`: events are only written to the file.
     pub push: Option<Receiver>,
 }
 
-/// The open file. Dropping it writes that the gateway has stopped.
+/// The open file. Dropping it writes the event that the gateway has stopped.
 pub(super) struct UsageFile {
     file: RotatingFile,
     path: PathBuf,
     source: String,
-    /// The identity of the last line.
     last: LineId,
-    /// Whether the process before this one ended without its last line.
+    /// Whether the previous process ended without its last line.
     is_unclean: bool,
     counters: Arc<UsageCounters>,
 }
 
-/// Time after a failed write until the next try.
+/// Pause after a failed write before the next attempt.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 impl UsageFile {
-    /// Opens the file and continues its numbers. `None`: another process writes the file. `waits`: whether to
-    /// wait until it ends. Fails if the file has lines that are not of a usage log.
+    /// Opens the file and continues its line numbers. `None`: another process writes the file. `waits`: whether
+    /// to wait until that process ends. Fails if the file has lines that do not belong to a usage log.
     pub(super) fn open(
         settings: &UsageLogSettings,
         counters: &Arc<UsageCounters>,
@@ -57,7 +56,7 @@ impl UsageFile {
         let Some(state) = StateFile::lock(&path, waits)? else {
             return Ok(None);
         };
-        // Creates the file, and fails if the path is no regular file.
+        // Opening creates the file, and fails if the path is not a regular file.
         drop(RotatingFile::open(
             &path,
             settings.max_bytes / 2,
@@ -88,7 +87,7 @@ impl UsageFile {
             is_unclean,
             counters,
         };
-        // If this fails, it is repeated before the next record.
+        // A failure here is harmless, because the event is written before the next record.
         let _ = opened.try_state_stop();
         opened.sync();
         // No other process can have set the state.
@@ -111,17 +110,17 @@ impl UsageFile {
         }
     }
 
-    /// Writes the records, and before them what is missing. Waits while the file cannot be written.
+    /// Writes the records, after a gap event for missing ones. Waits while the file cannot be written.
     pub(super) fn write(&mut self, records: &[UsageRecord]) {
         self.retry(Self::try_state_stop);
-        let lost = self.counters.unstated.swap(0, Relaxed);
+        let lost = self.counters.unstated.take();
         if lost > 0 {
             let gap = Gap {
                 cause: "lost",
                 records: Some(lost),
             };
             self.retry(|file| file.try_append(EventContent::Gap(gap)));
-            self.counters.gaps_lost.fetch_add(1, Relaxed);
+            self.counters.gaps_lost.add(1);
         }
         for record in records {
             self.retry(|file| file.try_append(EventContent::Usage(record)));
@@ -144,7 +143,7 @@ impl UsageFile {
         }
     }
 
-    /// States that the process before this one ended without its last line.
+    /// Writes a gap event if the previous process ended without its last line.
     fn try_state_stop(&mut self) -> io::Result<()> {
         if self.is_unclean {
             let gap = Gap {
@@ -153,7 +152,7 @@ impl UsageFile {
             };
             self.try_append(EventContent::Gap(gap))?;
             self.is_unclean = false;
-            self.counters.gaps_unclean_stop.fetch_add(1, Relaxed);
+            self.counters.gaps_unclean_stop.add(1);
         }
         Ok(())
     }
@@ -173,7 +172,7 @@ impl UsageFile {
         self.file.append(&line)?;
         self.last = next;
         let written = u64::from(matches!(content, EventContent::Usage(_)));
-        self.counters.written.fetch_add(written, Relaxed);
+        self.counters.written.add(written);
         Ok(())
     }
 
@@ -192,27 +191,35 @@ impl UsageFile {
 
 impl Drop for UsageFile {
     fn drop(&mut self) {
-        // Without this line, the next process states a gap.
-        let is_complete = !self.is_unclean && self.counters.unstated.load(Relaxed) == 0;
+        // Without the stop event, the next process writes a gap event.
+        let is_complete = !self.is_unclean && self.counters.unstated.get() == 0;
         if is_complete && self.try_append(EventContent::Stop).is_ok() {
             self.sync();
         }
     }
 }
 
-/// The end of a file.
+/// Fails if a file, which may be absent, has lines that are not of a usage log. The file is not changed.
+pub(super) fn check_lines(path: &Path) -> io::Result<()> {
+    // Opening a pipe would block until another process writes it.
+    if path.is_file() {
+        FileEnd::read(path)?;
+    }
+    Ok(())
+}
+
 #[derive(Default)]
 struct FileEnd {
     /// The last complete line. `None`: the file has none.
     last: Option<LineId>,
-    /// Length of the complete lines in bytes.
+    /// Length of all complete lines in bytes.
     complete: u64,
-    /// Whether the file ends with a part of a line.
+    /// Whether the file ends with an incomplete line.
     is_cut: bool,
 }
 
 impl FileEnd {
-    /// Reads the end of a file, which may be absent. Fails if it has other lines than those of a usage log.
+    /// Reads the end of a file, which may be absent. Fails if the last lines do not belong to a usage log.
     fn read(path: &Path) -> io::Result<Self> {
         let mut file = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
@@ -250,7 +257,8 @@ impl FileEnd {
         })
     }
 
-    /// Like [`FileEnd::read`]. Also removes a part of a line, which a killed process or a full disk left.
+    /// Like [`FileEnd::read`]. Also removes an incomplete line, which a killed process or a full disk can
+    /// leave.
     fn repair(path: &Path) -> io::Result<Self> {
         let end = Self::read(path)?;
         if end.is_cut {

@@ -1,4 +1,4 @@
-//! What one request used.
+//! The usage of one request.
 
 use serde::Serialize;
 use std::time::{Duration, SystemTime};
@@ -7,7 +7,7 @@ use tokenweir_protocol::openai::Api;
 use tokenweir_request::access::TokenCharge;
 use tokenweir_request::record::{Attempt, RequestRecord};
 
-/// What one request used, as in the usage log. Fields without a value are left out.
+/// The usage of one request, as the usage log contains it. Fields without a value are omitted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct UsageRecord {
     /// When the request ended.
@@ -16,7 +16,6 @@ pub(super) struct UsageRecord {
     request_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tenant: Option<String>,
-    /// The name of the API key.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
     /// The user and the session, in the form of `identities.mode`.
@@ -35,19 +34,18 @@ pub(super) struct UsageRecord {
     backend: Option<String>,
     #[serde(skip_serializing_if = "str::is_empty")]
     tier: String,
-    /// The tokens that count towards the limits of the tenant.
+    /// The input tokens that count towards the limits of the tenant.
     input_tokens: u64,
     output_tokens: u64,
-    /// The part of the input that the engine had cached, and the part of the output that is reasoning.
+    /// Cached input tokens, as the engine reports them.
     cached_tokens: u64,
     reasoning_tokens: u64,
-    /// The source of the token counts.
     token_counts: &'static str,
     /// Tokens that engines computed and the client did not receive.
     wasted_tokens: u64,
     /// Tokens that a further attempt or a continuation computed again.
     recomputed_tokens: u64,
-    /// Time in which backends had the request: all attempts and prefill legs.
+    /// Sum of the times in which backends processed the request, over all attempts and prefill legs.
     backend_seconds: f64,
     duration_seconds: f64,
     attempts: usize,

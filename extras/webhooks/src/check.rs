@@ -1,4 +1,4 @@
-//! The check of the webhooks by `tokenweir doctor`.
+//! Checks the webhooks for `tokenweir doctor`.
 
 use serde_json::Value;
 use tokenweir_api::Remark;

@@ -32,8 +32,8 @@ struct RunningSenders {
 }
 
 impl WebhookNotifier {
-    /// Replaces all senders by senders with these settings. If a webhook keeps its URL, its waiting messages and
-    /// its status are kept. Must be called inside a Tokio runtime.
+    /// Sets the webhooks. The sender of a webhook that stays as it was goes on. If a webhook keeps its URL, the
+    /// messages that it has not accepted and its status are kept. Must be called inside a Tokio runtime.
     pub fn configure(&self, settings: WebhookSettings) {
         let WebhookSettings {
             endpoints,
@@ -42,21 +42,32 @@ impl WebhookNotifier {
             retries,
         } = settings;
         let mut running = lock(&self.running);
-        let state_of = |endpoint: &Receiver| {
-            let mut senders = running.senders.iter().map(|(sender, _)| sender);
-            let is_same =
+        let mut previous = std::mem::take(&mut running.senders);
+        let sender_of = |endpoint: Receiver| {
+            let receivers = || previous.iter().map(|(sender, _)| sender.client.receiver());
+            if let Some(same) = receivers().position(|it| *it == endpoint) {
+                return previous.swap_remove(same);
+            }
+            let has_url =
                 |it: &Receiver| (&it.address, &it.path) == (&endpoint.address, &endpoint.path);
-            let same = senders.find(|sender| is_same(sender.client.receiver()));
-            same.map(|sender| sender.state()).unwrap_or_default()
-        };
-        let start = |endpoint: Receiver| {
-            let state = state_of(&endpoint);
-            let sender = Arc::new(WebhookSender::new(endpoint, retries, state));
+            let replaced = receivers()
+                .position(has_url)
+                .map(|at| previous.swap_remove(at));
+            // Its task ends first: otherwise, what it sends meanwhile would be sent twice.
+            let state = replaced.map(|(sender, task)| {
+                drop(task);
+                sender.state()
+            });
+            let sender = Arc::new(WebhookSender::new(
+                endpoint,
+                retries,
+                state.unwrap_or_default(),
+            ));
             let running = sender.clone();
             let task = supervise::spawn(TASK, move || running.clone().run());
             (sender, task)
         };
-        let senders = endpoints.into_iter().map(start).collect();
+        let senders = endpoints.into_iter().map(sender_of).collect();
         *running = RunningSenders {
             senders,
             gateway,

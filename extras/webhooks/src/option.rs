@@ -20,15 +20,19 @@ impl GatewayOption for WebhookNotifier {
         parts: &mut OptionParts,
     ) -> Result<(), StartError> {
         self.configure(WebhookSettings::read(&settings, context)?);
-        parts.diagnosis.push(self.clone());
+        parts.gateway.diagnosis.push(self.clone());
         Ok(())
+    }
+
+    fn obstacles(settings: &WebhooksConfig, context: &StartContext<'_>) -> Vec<Obstacle> {
+        settings.obstacles(context)
     }
 
     fn add_status(&self, status: &mut StatusSnapshot, _: Instant) {
         status.blocks.add(WebhookStatuses(self.status()));
     }
 
-    /// The content of a token file may have changed while its path has not.
+    /// A changed token file is read even if its path in the configuration is the same.
     fn reload(
         self: Arc<Self>,
         settings: WebhooksConfig,

@@ -4,7 +4,8 @@
 use crate::settings::{RetryTimes, WebhookSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokenweir_option::StartContext;
+use tokenweir_net::client::receiver::Receiver;
+use tokenweir_option::{Obstacle, StartContext};
 use tokenweir_settings::{
     CheckResult, ConfigSection, ReceiverConfig, ReceiverError, ReloadClass, SecretList,
     violation_at,
@@ -47,17 +48,38 @@ impl<C> ConfigSection<C> for WebhooksConfig {
     }
 }
 
+impl WebhooksConfig {
+    fn receivers(
+        &self,
+        context: &StartContext<'_>,
+    ) -> impl Iterator<Item = Result<Receiver, ReceiverError>> {
+        let webhooks = self.0.iter().enumerate();
+        webhooks.map(move |(index, webhook)| {
+            webhook.receiver(&format!("webhooks[{index}]"), context.env)
+        })
+    }
+
+    /// The secret URLs that are no URLs.
+    pub(crate) fn obstacles(&self, context: &StartContext<'_>) -> Vec<Obstacle> {
+        let unusable = self.receivers(context).enumerate();
+        let unusable = unusable.filter_map(|(index, receiver)| match receiver {
+            Err(error @ ReceiverError::Url(_)) => Some(Obstacle {
+                path: format!("webhooks.{index}.url"),
+                error: error.into(),
+            }),
+            _ => None,
+        });
+        unusable.collect()
+    }
+}
+
 impl WebhookSettings {
-    /// The settings of these webhooks.
     pub(crate) fn read(
         webhooks: &WebhooksConfig,
         context: &StartContext<'_>,
     ) -> Result<Self, ReceiverError> {
-        let webhooks = webhooks.0.iter().enumerate();
-        let endpoints = webhooks
-            .map(|(index, webhook)| webhook.receiver(&format!("webhooks[{index}]"), context.env));
         Ok(Self {
-            endpoints: endpoints.collect::<Result<_, _>>()?,
+            endpoints: webhooks.receivers(context).collect::<Result<_, _>>()?,
             gateway: format!("{}:{}", context.host, context.admin_port),
             runbooks: format!("{}/runbooks", context.admin_url),
             retries: RetryTimes::default(),

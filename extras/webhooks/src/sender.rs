@@ -18,9 +18,11 @@ pub(super) struct WebhookSender {
     added: Notify,
 }
 
-/// The messages that wait to be sent to a webhook, and the results of earlier messages.
+/// The messages for a webhook that it has not accepted, and the results of earlier messages.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SenderState {
+    /// The message that is being sent. A sender with other settings sends it again.
+    sending: Option<Bytes>,
     waiting: VecDeque<Bytes>,
     pub(super) status: WebhookStatus,
 }
@@ -59,7 +61,7 @@ impl WebhookSender {
         }
     }
 
-    /// Returns the messages that wait to be sent, and the results of earlier messages.
+    /// Returns the messages that the webhook has not accepted, and the results of earlier messages.
     pub(super) fn state(&self) -> SenderState {
         lock(&self.state).clone()
     }
@@ -76,12 +78,20 @@ impl WebhookSender {
     /// Sends the queued messages to the webhook until the future is dropped.
     pub(super) async fn run(self: Arc<Self>) {
         loop {
-            let next = lock(&self.state).waiting.pop_front();
-            match next {
+            match self.next() {
                 Some(message) => self.deliver(message).await,
                 None => self.added.notified().await,
             }
         }
+    }
+
+    /// The message to send now.
+    fn next(&self) -> Option<Bytes> {
+        let mut state = lock(&self.state);
+        if state.sending.is_none() {
+            state.sending = state.waiting.pop_front();
+        }
+        state.sending.clone()
     }
 
     /// Sends a message until the webhook accepts it, in at most `max_requests` tries.
@@ -109,6 +119,9 @@ impl WebhookSender {
     fn record(&self, result: Result<(), String>, is_last: bool) {
         let error = result.err();
         let mut state = lock(&self.state);
+        if is_last {
+            state.sending = None;
+        }
         match &error {
             None => state.status.ok += 1,
             Some(_) => state.status.failed += u64::from(is_last),

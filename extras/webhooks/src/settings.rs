@@ -3,7 +3,7 @@
 use std::time::Duration;
 use tokenweir_net::client::receiver::Receiver;
 
-/// The settings of the webhooks.
+/// The receivers of verdicts, and how often a message is repeated.
 #[derive(Debug, Clone, Default)]
 pub struct WebhookSettings {
     /// The webhooks. Each gets all messages.
@@ -12,15 +12,15 @@ pub struct WebhookSettings {
     pub gateway: String,
     /// URL of the page of runbooks, to which messages link.
     pub runbooks: String,
-    /// How often a message is sent again, and when.
+    /// The times and the number of repeated requests for one message.
     pub retries: RetryTimes,
 }
 
-/// How often a message that a webhook does not accept is sent, and when.
+/// The times and the number of requests for a message that a webhook does not accept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryTimes {
-    /// Maximum number of tries to send one message. A try that finds its idle connection closed
-    /// sends the request once more.
+    /// Maximum number of attempts to send one message. An attempt that finds its idle connection closed is
+    /// repeated at once and counts only once.
     pub max_requests: u32,
     /// The pause after the first request. The pause doubles after each further request.
     pub first_pause: Duration,

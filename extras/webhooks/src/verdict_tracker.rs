@@ -40,7 +40,7 @@ struct Message<'a> {
     began_at: String,
     ended_at: Option<String>,
     runbook_url: String,
-    /// The live page at the moment of the begin. `None`: its URL is not known.
+    /// URL of the live page at the time of the start of the verdict. `None`: the URL is unknown.
     moment_url: Option<String>,
     #[serde(flatten)]
     verdict: &'a Verdict,

@@ -19,7 +19,6 @@ pub(crate) struct UnreadableTrace {
     source: TraceError,
 }
 
-/// Number of generated requests if `--max-requests` is not set.
 const DEFAULT_GENERATED_REQUESTS: usize = 10_000;
 
 /// Reads the trace, and returns its first `--max-requests` requests. With `--workload`, generates the
@@ -34,7 +33,6 @@ pub(super) fn read(replay: &ReplayArgs, seed: u64) -> Result<Vec<TraceRequest>, 
     Ok(jobs)
 }
 
-/// Reads all requests of a trace.
 pub(crate) fn read_trace(file: &Path) -> Result<Vec<TraceRequest>, UnreadableTrace> {
     let opened = File::open(file).map_err(TraceError::from);
     let read = opened.and_then(|opened| trace::read(BufReader::new(opened)));

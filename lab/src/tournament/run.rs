@@ -22,7 +22,7 @@ struct TournamentReport<'a> {
     first_seed: u64,
     seeds: u64,
     requests: usize,
-    /// `None`: the traffics are the named ones.
+    /// Number of drawn traffics. `None`: the traffics are the named ones.
     drawn: Option<u32>,
     standings: &'a [Standing],
     cells: &'a [CellResult],

@@ -325,7 +325,7 @@ async fn a_crash_leaves_partial_results() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn api_keys_come_from_files_or_variables_unseen() {
+async fn api_keys_from_files_or_variables_stay_hidden() {
     let fake = ScriptedBackend::answering(json("401 Unauthorized", "{}")).await;
     let secret = file("key");
     fs::write(&secret, "sk-benched\n").unwrap();
@@ -363,7 +363,7 @@ async fn api_keys_come_from_files_or_variables_unseen() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slower_than_the_baseline_fails() {
+async fn a_run_slower_than_the_baseline_fails() {
     let fleet = Fleet::start(1).await;
     let before = file("before.json");
     let after = file("after.json");

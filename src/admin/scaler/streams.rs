@@ -62,7 +62,6 @@ fn oldest_of_busiest(streams: &[ScalerStream]) -> Option<usize> {
 }
 
 impl ScalerPermit {
-    /// Whether another stream has replaced this one.
     pub(super) fn is_replaced(&self) -> bool {
         self.is_replaced.load(Ordering::Relaxed)
     }

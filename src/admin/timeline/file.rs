@@ -1,4 +1,5 @@
-//! The file of the timeline, with one mark per line. A mark whose end becomes known later has two lines.
+//! The file of the timeline, with one mark per line. If the end of a mark becomes known later, the mark has two
+//! lines.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read};

@@ -63,7 +63,7 @@ impl Timeline {
     }
 
     /// Stores the events that began or ended since the previous call. `held`: the events that are active at
-    /// `now`. One without `began` begins at `now`. `moments`: momentary events at `now`.
+    /// `now`. An event without `began` begins at `now`. `moments`: events without a duration at `now`.
     pub fn observe(&self, held: &[Mark], moments: Vec<Mark>, now: SystemTime) {
         let now = unix_seconds(now);
         let mut state = lock(&self.0);
@@ -107,7 +107,8 @@ impl Timeline {
     }
 }
 
-/// The begin of an equal event that ended a moment ago, if any. Events that come and go are one mark.
+/// The start of an equal event that ended less than [`MAX_GAP`] ago, so that repeated events share one mark.
+/// `None`: no such event.
 fn first_begin(marks: &VecDeque<Mark>, mark: &Mark, now: u64) -> Option<u64> {
     let is_recent = |ended: u64| now.saturating_sub(ended) <= MAX_GAP.as_secs();
     let before = marks
@@ -117,7 +118,7 @@ fn first_begin(marks: &VecDeque<Mark>, mark: &Mark, now: u64) -> Option<u64> {
     before.map(|before| before.began)
 }
 
-/// Adds a mark, or replaces the mark with the same begin.
+/// Adds a mark, or replaces the mark of the same event with the same start.
 fn store(marks: &mut VecDeque<Mark>, mark: Mark) {
     let known = marks
         .iter_mut()
@@ -131,7 +132,6 @@ fn store(marks: &mut VecDeque<Mark>, mark: Mark) {
     }
 }
 
-/// Seconds since 1970.
 pub(crate) fn unix_seconds(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_secs()
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_has_a_begin_and_an_end() {
+    fn a_verdict_has_a_start_and_an_end() {
         let timeline = Timeline::default();
         timeline.observe(&[verdict("shedding")], Vec::new(), at(5));
         timeline.observe(&[verdict("shedding")], Vec::new(), at(10));
@@ -200,7 +200,7 @@ mod tests {
         before.observe(&[verdict("shedding"), verdict("stalls")], Vec::new(), at(5));
         before.observe(&[verdict("stalls")], Vec::new(), at(9));
         drop(before);
-        // A full disk has cut this line within a character.
+        // A full disk can cut a line within a character.
         std::fs::write(path.with_extension("jsonl.old"), b"{broken \xe2\n").unwrap();
         let marks = open(100).marks();
         let shown: Vec<_> = marks

@@ -14,7 +14,6 @@ const OWN_GROUP: &str = "/proc/self/cgroup";
 /// Maximum length of a file that is read, in bytes.
 const MAX_BYTES: u64 = 4 << 10;
 
-/// Returns the CPU supply now.
 pub(super) fn read(telemetry: &Telemetry) -> CpuSupply {
     let delays = &telemetry.timer_delays;
     CpuSupply {

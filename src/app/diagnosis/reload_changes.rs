@@ -1,4 +1,4 @@
-//! What the last reload changed: keys of the configuration with their values, and keys of clients.
+//! Finds what the last reload changed: keys of the configuration with their values, and keys of clients.
 
 use crate::admin::Admin;
 use serde_json::Value;
@@ -25,11 +25,10 @@ struct LastReload {
 /// Maximum number of changes that are named, and maximum length of a value in characters.
 const MAX_NAMED: usize = 3;
 const MAX_VALUE_CHARACTERS: usize = 40;
-/// The source of a value that is not set.
 const DEFAULT: &str = "default";
 
 impl ReloadObserver {
-    /// The last reload that changed something. `None`: there was none.
+    /// The last reload that changed a setting. `None`: no reload has changed one.
     pub(super) fn observe(
         &mut self,
         admin: &Admin,
@@ -90,7 +89,7 @@ fn removed_keys(before: &ApiKeys, after: &ApiKeys) -> Option<String> {
     (!removed.is_empty()).then(|| format!("removed from the key file: {}", summary(&removed)))
 }
 
-/// Adds the limits of the key file that differ. The limits of a tenant that is new or gone say nothing.
+/// Adds the limits of the key file that differ, except those of added tenants.
 fn compare_limits(before: &ApiKeys, after: &ApiKeys, changes: &mut Vec<String>) {
     let tenants: BTreeSet<&str> = before.identities().map(|it| &*it.tenant).collect();
     let mut of_before = before.set_limits(None);
@@ -133,7 +132,7 @@ fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, changes: &
         }
         return;
     }
-    // The defaults of an entry that is new or gone say nothing.
+    // Default values of an added or removed entry are not reported.
     let is_default = |value: Option<&Value>| value.is_none_or(|value| value["source"] == DEFAULT);
     let is_entry = before.is_none() || after.is_none();
     if is_entry && is_default(before) && is_default(after) {
@@ -151,7 +150,6 @@ fn is_leaf(value: &Value) -> bool {
     value.get("value").is_some() && value.get("source").is_some()
 }
 
-/// The value of a leaf as text.
 fn shown(leaf: Option<&Value>) -> String {
     let text = match leaf.map(|leaf| &leaf["value"]) {
         None | Some(Value::Null) => "not set".to_owned(),

@@ -1,21 +1,20 @@
 //! Metrics of the diagnosis.
 
 use crate::admin::LatestDiagnosis;
+use crate::app::options::{diagnosis_rules, fleet_rules};
 use std::collections::HashSet;
-use tokenweir_diagnose::{FLEET_RULES, RULES, VerdictSeverity, measure_names};
+use tokenweir_diagnose::{RULES, VerdictSeverity, measure_names};
 use tokenweir_gateway::metric::prelude::*;
 
 /// The label with the name of the diagnosis rule from which a verdict comes.
 const VERDICT: MetricLabel = computed("verdict", verdict_names);
 
-/// The cause of a verdict.
 const CAUSE: MetricLabel = variable(
     "cause",
     |_| vec![String::new()],
     "the cause as of the begin of the verdict",
 );
 
-/// The remedy for an operator.
 const REMEDY: MetricLabel = variable(
     "remedy",
     |_| vec![String::new()],
@@ -24,11 +23,9 @@ const REMEDY: MetricLabel = variable(
 
 /// Returns the names of all diagnosis rules: the values of the label `verdict`.
 fn verdict_names() -> Vec<&'static str> {
-    let fleet = FLEET_RULES.iter().map(|rule| rule.name);
-    fleet.chain(RULES.iter().map(|rule| rule.name)).collect()
+    diagnosis_rules().map(|rule| rule.name).collect()
 }
 
-/// The metrics of the diagnosis.
 pub(crate) const ROWS: &[MetricDescriptor] = &[
     row(
         "tokenweir_diagnosis_active",
@@ -55,7 +52,7 @@ pub(crate) const ROWS: &[MetricDescriptor] = &[
                     }
                 }
             }
-            for rule in FLEET_RULES {
+            for rule in fleet_rules() {
                 let all = std::iter::once("").chain(names());
                 for backend in all.filter(|name| known.get(&(*name, rule.name)) == Some(&true)) {
                     emit(&[backend, rule.name], 1.0);

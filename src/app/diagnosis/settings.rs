@@ -1,4 +1,4 @@
-//! For the diagnosis: the settings of the gateway that can end requests or make them wait.
+//! Finds the settings of the gateway that can end requests or make them wait, for the diagnosis.
 
 use serde_json::Value;
 use tokenweir_diagnose::{DiagnosisSample, LIMIT_SETTINGS, SettingValue};
@@ -68,8 +68,8 @@ fn shortest_of_models(view: &Value, name: &'static str, key: &str) -> Option<Set
         .min_by(|a, b| seconds(a).total_cmp(&seconds(b)))
 }
 
-/// The admission setting that keeps further requests from a backend although none waits in its engine. `None`:
-/// no setting does.
+/// The admission setting that keeps further requests from a backend although no request waits in its engine.
+/// `None`: no setting.
 pub(super) fn limiting_setting(
     sample: &DiagnosisSample,
     settings: &[SettingValue],
@@ -87,7 +87,7 @@ pub(super) fn limiting_setting(
     if limit("admission.max_in_flight").is_some_and(|most| f64::from(gateway.in_flight) >= most) {
         return Some("admission.max_in_flight");
     }
-    // A threshold close to a full cache is justified.
+    // A threshold close to a full cache is reasonable, so it is not reported.
     let is_low = |most: f64| most < LOW_KV_USAGE && usage >= most;
     limit("admission.max_kv_usage").filter(|most| is_low(*most))?;
     Some("admission.max_kv_usage")

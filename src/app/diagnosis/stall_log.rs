@@ -65,7 +65,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn begin_and_end_of_a_period_are_logged() {
+    fn start_and_end_of_a_period_are_logged() {
         let (mut log, start) = (StallLog::default(), clock::now());
         let mut at = |seconds, stalled, stall_count| {
             log.record(

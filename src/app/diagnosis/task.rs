@@ -48,7 +48,6 @@ pub(crate) struct DiagnosisTask {
     /// Counters of first outputs and ended requests, for each backend. The diagnosis task reads
     /// and resets them each time it takes a sample.
     pub(crate) request_counters: Arc<BackendRequestCounters>,
-    /// The starts of this gateway.
     pub(crate) starts: Arc<ProcessStarts>,
 }
 
@@ -159,7 +158,7 @@ impl DiagnosisTask {
         diagnoser.diagnose_gateway(samples, &fleet, now)
     }
 
-    /// The client that causes most of the work, or whose retries are a part of it, as a sentence.
+    /// A sentence about the client that causes most of the work, or whose retries are a part of it.
     fn main_client(&self, now: Instant) -> Option<String> {
         let recent = &self.admin.recent_requests;
         let minute = recent.last_minute(now).without_scans();
@@ -180,7 +179,7 @@ impl DiagnosisTask {
         Some(sentence)
     }
 
-    /// The client of most of the requests that the gateway refused, and its limits in the key file.
+    /// The client with most of the requests that the gateway refused, and its limits in the key file.
     fn limited_client(&self, now: Instant) -> Option<LimitedClient> {
         let recent = &self.admin.recent_requests;
         let clients = recent.clients(&self.admin.proxy.open_streams, now);
@@ -209,7 +208,6 @@ impl DiagnosisTask {
         })
     }
 
-    /// Takes a sample of each backend.
     fn sample_backends(
         &self,
         backends: &[Arc<Backend>],
@@ -325,7 +323,7 @@ impl DiagnosisTask {
             cpu: cpu_supply::read(&self.admin.proxy.telemetry),
             open_streams: streams.count,
             unread_streams: unread.copied().unwrap_or_default(),
-            versions_taken_out: Vec::new(),
+            verdicts: Vec::new(),
             starts: self.starts.recent(clock::wall_time()),
             connected_gateways: 0,
         };
@@ -336,9 +334,9 @@ impl DiagnosisTask {
     }
 }
 
-/// Number of requests whose clients got no answer, or got it slowly. A request can count twice. Invalid
-/// requests of clients do not count. Answers that end at a limit count if they are many: a few clients without a limit
-/// of their own reach the end of the context.
+/// Number of requests whose clients got no answer or a slow one. A request can count twice. Invalid requests do
+/// not count. Answers that end at a limit count only if there are many, because a few clients always reach the
+/// end of the context.
 fn harmed_requests(counts: &LastMinute) -> u64 {
     let answers = &counts.answers;
     let unanswered = answers.failed + answers.empty + answers.client_timeout + answers.refused;
@@ -415,8 +413,8 @@ fn root_of(model: &ServedModel) -> Option<String> {
     Some(root.chars().take(MAX_ROOT_CHARACTERS).collect())
 }
 
-/// Returns what is known of a backend: model, version, length and KV cache capacity of its engine, and what
-/// options of the gateway add.
+/// Returns known facts about a backend: the model, version, length and KV cache capacity of its engine, and
+/// facts from options of the gateway.
 fn known_facts(backend: &Backend, state: &BackendState) -> Vec<(&'static str, String)> {
     let model = state.models().iter().find(|model| model.parent.is_none());
     let load = state.engine_load();

@@ -39,7 +39,7 @@ impl TimelineObserver {
         for backend in backends {
             let id = &backend.identity.id;
             let before = self.versions.remove(id);
-            // The version of a starting engine is not known.
+            // The version of a starting engine is unknown.
             let known = backend.health.state().version.clone();
             let Some(version) = known.or(before.clone()) else {
                 continue;
@@ -92,7 +92,7 @@ fn verdict_mark(verdict: &Verdict, now: SystemTime) -> Mark {
     }
 }
 
-/// The drain of a backend. `None`: it is not drained.
+/// The drain of a backend as a mark. `None`: the backend is not drained.
 fn drain_mark(backend: &Backend) -> Option<Mark> {
     let drain = backend.health.drain()?;
     let reason = drain.reason.as_deref().map(|reason| format!(": {reason}"));

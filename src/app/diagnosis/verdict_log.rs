@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn begin_and_end_are_logged_once() {
+    fn start_and_end_of_verdicts_are_logged_once() {
         use VerdictSeverity::{Critical, Info, Warning};
         let (mut log, now) = (VerdictLog::default(), tokenweir_protocol::clock::now());
         let changes = |begun, ended| VerdictChanges { begun, ended };

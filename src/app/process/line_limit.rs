@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_counts_those_left_out() {
+    fn a_line_counts_the_omitted_lines() {
         let start = clock::now();
         let mut budget = LineBudget {
             lines: BURST,

@@ -17,7 +17,6 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 /// The writers of the process log and the access log. Dropping this value flushes both logs.
 pub(crate) struct LogWriters {
-    /// Whether the process log is in JSON.
     pub(crate) is_json: bool,
     /// The writer of the access log. `None`: the access log is disabled.
     access_writer: Option<AccessLogWriter>,
@@ -27,9 +26,7 @@ pub(crate) struct LogWriters {
     _access_log_guard: NonBlockingWriterGuard,
 }
 
-/// The writer of the access log with its settings.
 struct AccessLogWriter {
-    /// Whether the access log is in JSON.
     is_json: bool,
     /// Maximum lines per second for routine requests, as in [`AccessLog::new`]. `None`: no limit.
     per_second: Option<u32>,

@@ -1,5 +1,5 @@
-//! The starts and ends of the processes of this gateway, in a small file of its own. They show whether the gateway is
-//! killed again and again. A failure of the file has no effect: earlier starts are then unknown.
+//! Records the starts and ends of the processes of this gateway in a small file. They show whether the gateway
+//! is killed repeatedly. If the file cannot be used, earlier starts are unknown.
 
 use crate::config::LoadedConfig;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -10,36 +10,33 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokenweir_diagnose::RecentStarts;
 
-/// The starts of this gateway.
 #[derive(Debug)]
 pub(crate) struct ProcessStarts {
-    /// `None`: there is no place for the file.
+    /// The file. `None`: there is no suitable folder.
     file: Option<PathBuf>,
     started: SystemTime,
-    /// The processes before this one.
     before: Vec<Process>,
 }
 
-/// A process of the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
     id: u32,
-    /// When it started, in seconds since 1970.
+    /// Start time of the process, in seconds since 1970.
     started: u64,
-    /// Whether it took its last step.
+    /// Whether the process ended cleanly, with its last step.
     is_ended: bool,
 }
 
 /// Maximum number of processes in the file, and maximum length of the file in bytes.
 const MAX_PROCESSES: usize = 32;
 const MAX_BYTES: u64 = 4_096;
-/// Starts that are older than this do not count.
+/// Maximum age of a start that counts.
 const WINDOW: Duration = Duration::from_mins(10);
-/// The folders of a service, as systemd names them.
+/// The environment variables in which systemd names the folders of a service.
 const FOLDERS: [&str; 2] = ["STATE_DIRECTORY", "RUNTIME_DIRECTORY"];
 
 impl ProcessStarts {
-    /// Reads the starts before, and writes this one at `now`.
+    /// Reads the earlier starts, and writes this start at `now`.
     pub(crate) fn begin(loaded: &LoadedConfig, now: SystemTime) -> Self {
         Self::begin_in(place(loaded), now)
     }
@@ -48,7 +45,7 @@ impl ProcessStarts {
         let own = std::process::id();
         let read = file.as_deref().and_then(|file| read(file).ok());
         let mut before = read.unwrap_or_default();
-        // A process that still runs has not ended uncleanly.
+        // A process that is still running has not ended uncleanly.
         for process in &mut before {
             let is_running =
                 process.id != own && Path::new(&format!("/proc/{}", process.id)).exists();
@@ -63,7 +60,7 @@ impl ProcessStarts {
         starts
     }
 
-    /// Writes that this process ends in order.
+    /// Writes that this process ends cleanly.
     pub(crate) fn end(&self) {
         self.write(true);
     }
@@ -100,7 +97,8 @@ impl ProcessStarts {
     }
 }
 
-/// The file of this gateway. `None`: there is no place, or its port changes with each start.
+/// The file of this gateway. `None`: there is no suitable folder, or the port of the gateway changes with each
+/// start.
 fn place(loaded: &LoadedConfig) -> Option<PathBuf> {
     let config = &loaded.config;
     if let Some(timeline) = &config.timeline.file {
@@ -125,7 +123,7 @@ fn place(loaded: &LoadedConfig) -> Option<PathBuf> {
 fn private_folder() -> Option<PathBuf> {
     let own = fs::metadata("/proc/self").ok()?.uid();
     let folder = std::env::temp_dir().join(format!("tokenweir-{own}"));
-    // It may exist.
+    // The folder may already exist.
     let _ = DirBuilder::new().mode(0o700).create(&folder);
     let found = fs::symlink_metadata(&folder).ok()?;
     let is_of_others = found.mode() & 0o077;

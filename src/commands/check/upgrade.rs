@@ -1,6 +1,6 @@
 //! `tokenweir check --upgrade`: rewrites configurations, rules and dashboards of an earlier version.
 
-use crate::app::options;
+use crate::app::metrics::metric_rows;
 use crate::commands::{EXIT_FAILURE, EXIT_USAGE, print_line};
 use crate::config::{Config, QueriedMetric, UpgradeNote, UpgradedFile, UpgradedKind, upgrade_file};
 use std::ffi::OsString;
@@ -23,7 +23,7 @@ pub(super) fn run(file: &Path, is_written: bool) -> u8 {
     for note in &notes {
         eprintln!("{}:{}: {}", file.display(), note.line, note.problem);
     }
-    // In a file with mistakes, a secret may be in a wrong place, and the diff would show it.
+    // If the file has mistakes, a secret may be in a wrong place, and the diff would show it.
     if has_mistakes(&upgraded, file) {
         return EXIT_USAGE;
     }
@@ -44,7 +44,7 @@ pub(super) fn run(file: &Path, is_written: bool) -> u8 {
 /// Replaces the text of a file, and keeps its mode. At any time, even if the disk is full, the file has either
 /// the old or the new text.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
-    // A symbolic link must remain one.
+    // The target of a symbolic link is written, so that the link remains.
     let file = fs::canonicalize(file)?;
     let mut new = OsString::from(&file);
     new.push(".new");
@@ -81,7 +81,7 @@ fn has_mistakes(upgraded: &UpgradedFile, file: &Path) -> bool {
 fn unknown_metrics(metrics: &[QueriedMetric], notes: &[UpgradeNote]) -> Vec<UpgradeNote> {
     let mut found = Vec::new();
     for metric in metrics {
-        let is_known = options::metric_rows().any(|row| row.name == metric.name);
+        let is_known = metric_rows().any(|row| row.name == metric.name);
         let is_named = notes.iter().any(|note| note.line == metric.line);
         if !is_known && !is_named {
             found.push(UpgradeNote {

@@ -9,7 +9,7 @@ use tokenweir_routing::PolicyKind;
 use tokenweir_sim::{PositiveNumber, SimulatorSettings};
 use tokenweir_top::status_lines;
 
-/// Time from the start of the demo to the begin of a fault, except for faults from the start.
+/// Time from the start of the demo to the start of a fault, except for faults that exist from the start.
 const FAULT_DELAY: Duration = Duration::from_secs(15);
 /// Time between two reports of the demo about the state of the gateway.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
@@ -25,7 +25,6 @@ const DRAIN_RATE: f64 = 12.0;
 const KV_RATE: f64 = 24.0;
 
 impl DemoFault {
-    /// Adds this fault to the settings of the simulated backends.
     pub(super) fn add_to(self, settings: &mut SimulatorSettings) {
         match self {
             Self::Slow => {

@@ -20,7 +20,7 @@ use tokenweir_net::tls::{Alpn, OutboundTls};
 use tokenweir_sim::{Simulator, SimulatorSettings};
 use tokio::sync::oneshot;
 
-/// Maximum time until the head of a response. The gateway ends requests before.
+/// Maximum time until the response head. The gateway ends requests earlier.
 const RESPONSE_TIMEOUT: Duration = Duration::from_hours(1);
 
 /// Runs the demo until Ctrl-C or for `--duration`.
@@ -138,7 +138,6 @@ fn build_overrides(demo: &DemoArgs, backends: &[SocketAddr]) -> Overrides {
     }
 }
 
-/// Returns the address at which this machine reaches a listener.
 fn reachable(listener: SocketAddr) -> SocketAddr {
     match listener.ip() {
         ip if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, listener.port()).into(),

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_counts_backends_not_judged() {
+    fn the_last_line_counts_backends_without_judgement() {
         let backend = |name: &str, is_determined| DiagnosedBackend {
             backend: name.to_owned(),
             is_determined,

@@ -2,15 +2,14 @@
 
 use super::args::{DiagnoseArgs, DiagnoseFailOn};
 use super::report;
+use crate::app::options::fleet_rules;
 use crate::commands::admin_client::AdminClient;
 use crate::commands::doctor::run::{BACKEND_KEY_VARIABLE, key_from_env, print_report};
 use crate::commands::{BackendList, EXIT_UNKNOWN, report_problem};
 use futures_util::future::join_all;
 use http::StatusCode;
 use std::process::ExitCode;
-use tokenweir_diagnose::{
-    Diagnoser, Diagnosis, DiagnosisSample, EVERY, FLEET_RULES, VerdictSeverity,
-};
+use tokenweir_diagnose::{Diagnoser, Diagnosis, DiagnosisSample, EVERY, VerdictSeverity};
 use tokenweir_doctor::facts::{GatherResult, GatheredResponse};
 use tokenweir_doctor::gather::ServerClient;
 use tokenweir_engine::address::{BackendAddress, BackendId};
@@ -119,7 +118,7 @@ fn sample_from_page(page: &GatherResult) -> DiagnosisSample {
 }
 
 /// Returns 2 for a critical verdict, and 1 for a warning if `fail_on` includes warnings. For a backend that
-/// cannot be judged, only verdicts of [`FLEET_RULES`] count. Without such verdicts, returns 0, or
+/// cannot be judged, only verdicts of [`fleet_rules`] count. Without such verdicts, returns 0, or
 /// [`EXIT_UNKNOWN`] if a backend cannot be judged.
 fn exit_code(diagnosis: &Diagnosis, fail_on: DiagnoseFailOn) -> u8 {
     let is_determined = |name: &str| {
@@ -128,7 +127,7 @@ fn exit_code(diagnosis: &Diagnosis, fail_on: DiagnoseFailOn) -> u8 {
             .iter()
             .any(|backend| backend.backend == name && backend.is_determined)
     };
-    let is_about_fleet = |name: &str| FLEET_RULES.iter().any(|rule| rule.name == name);
+    let is_about_fleet = |name: &str| fleet_rules().any(|rule| rule.name == name);
     let verdicts = diagnosis
         .verdicts
         .iter()

@@ -49,7 +49,6 @@ const EXIT_CANNOT_RUN: u8 = 2;
 struct DoctorInputs {
     /// The configuration of `--config`, with the source of each value. `None`: the flag is not set.
     loaded: Option<LoadedConfig>,
-    /// The backends to check.
     backends: Vec<BackendConfig>,
     /// Facts about the running gateway of `--admin`, or the error while reading them. `None`: the flag is not
     /// set.

@@ -1,6 +1,7 @@
 //! Prints the files that a deployment of the gateway needs, or writes them to a folder.
 
 use super::args::{GenerateArgs, GenerateTarget};
+use crate::app::metrics::metric_rows;
 use crate::app::options;
 use crate::commands::{report_config_error, report_error};
 use crate::config::schema;
@@ -137,10 +138,11 @@ pub fn tables() -> GatewayTables {
     GatewayTables {
         metrics: metrics(),
         schema: schema(),
+        rules: options::diagnosis_rules().collect(),
     }
 }
 
-/// Returns the catalogue of the metrics of this gateway.
+/// Returns the names, labels and help texts of all metrics of this gateway.
 pub fn metrics() -> MetricCatalogue {
     let label = |label: &MetricLabel| catalogue::LabelDescription {
         name: label.name,
@@ -166,5 +168,5 @@ pub fn metrics() -> MetricCatalogue {
         },
         is_folded: detail(MetricsLevel::default(), row) == MetricDetail::WithoutBackend,
     };
-    MetricCatalogue(options::metric_rows().map(metric).collect())
+    MetricCatalogue(metric_rows().map(metric).collect())
 }

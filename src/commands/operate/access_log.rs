@@ -1,4 +1,4 @@
-//! Lines of the access log, for `tokenweir explain`.
+//! Reads lines of the access log for `tokenweir explain`.
 
 use serde_json::{Value, json};
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::path::Path;
 use tokenweir_request::record::SlowCause;
 use tokenweir_top::explanation;
 
-/// Minimum length of the beginning of a request id that finds a line.
+/// Minimum length of the start of a request id that is enough to find a line.
 const MIN_ID_PREFIX: usize = 8;
 
 /// Explains each line of the access log on standard input, separated by empty lines. The error names the first
@@ -36,7 +36,7 @@ pub(super) fn explain_from(
     let mut found = None;
     for line in BufReader::new(File::open(log).map_err(problem)?).lines() {
         let line = line.map_err(problem)?;
-        // Most lines are about other requests, and need no parsing.
+        // Most lines are about other requests, so they are skipped unparsed.
         if !line.contains(request_id) {
             continue;
         }

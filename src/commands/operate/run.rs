@@ -104,10 +104,10 @@ pub(crate) async fn undrain(args: UndrainArgs) -> ExitCode {
     finish(lines.await)
 }
 
-/// The words for the effect of a drain or an undrain.
+/// The texts for the effect of a drain or an undrain.
 struct DrainEffects {
     changed: &'static str,
-    /// The words for a backend that was already in this state.
+    /// The text for a backend that was already in this state.
     unchanged: &'static str,
 }
 

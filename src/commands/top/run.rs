@@ -139,7 +139,7 @@ async fn run_interactive(
                 Err(problem) => state.on_problem(problem),
             },
             event = events.recv() => match event.map(|event| handle_event(&event, &mut state)) {
-                // The terminal was closed, or the user quits.
+                // The terminal was closed, or the user has quit.
                 None | Some(Some(UserAction::Quit)) => break,
                 Some(None) => {}
                 Some(Some(action)) => {
@@ -227,7 +227,7 @@ fn read_events(sender: &mpsc::Sender<Event>) {
     {
         if has_event {
             let Ok(event) = event::read() else { return };
-            // The next pass detects a closed channel.
+            // If the channel is closed, the next pass detects it.
             let _ = sender.blocking_send(event);
         }
     }
@@ -247,7 +247,7 @@ fn handle_event(event: &Event, state: &mut TopState) -> Option<UserAction> {
         }
         Char(_) | Enter | Esc | Backspace | Tab | BackTab | Up | Down | PageUp | PageDown
         | Home | End => state.on_key(key.code),
-        // The key has no function.
+        // Other keys have no function.
         _ => None,
     }
 }

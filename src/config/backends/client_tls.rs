@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use tokenweir_net::tls::{TlsClientSettings, is_server_name};
 use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, violation_at, violation_of};
 
-/// The section `backend_tls`.
+/// Values, rules and reload class of the section `backend_tls`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
@@ -17,7 +17,6 @@ impl<C> ConfigSection<C> for Section {
     }
 }
 
-/// Checks the TLS settings at `path`.
 pub(super) fn check(path: &str, tls: &TlsClientSettings) -> CheckResult {
     CertificateFiles {
         section: path,

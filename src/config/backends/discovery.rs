@@ -76,7 +76,6 @@ impl DiscoveryConfig {
 }
 
 impl DiscoveryConfig {
-    /// Checks the source, which is at `path`.
     fn check(&self, path: &str) -> CheckResult {
         let mut targets = 0;
         targets += usize::from(self.file.is_some());
@@ -154,7 +153,7 @@ fn port_and_path(text: &str) -> Option<(Option<u16>, Option<PathAndQuery>)> {
     (port.is_some() || path.is_some()).then_some((port, path))
 }
 
-/// The section `discovery`.
+/// Values, rules and reload class of the section `discovery`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
@@ -269,6 +268,10 @@ mod tests {
             ("service: vllm, port: 0", "a port is 1 to 65535"),
             (
                 "service: vllm, url: 'http://me:key@a'",
+                "write http://HOST:PORT or https://HOST:PORT",
+            ),
+            (
+                "service: vllm, url: 'http://a:80010'",
                 "write http://HOST:PORT or https://HOST:PORT",
             ),
             (

@@ -99,7 +99,7 @@ impl BackendConfig {
     }
 }
 
-/// The section `backends`.
+/// Values, rules and reload class of the section `backends`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
@@ -155,7 +155,6 @@ fn check_tls(path: &str, address: &BackendAddress, tls: &TlsClientSettings) -> C
     client_tls::check(path, tls)
 }
 
-/// Checks that the number at `path` is a weight.
 pub(crate) fn check_weight(path: &str, weight: u32) -> CheckResult {
     if weight > MAX_WEIGHT {
         return Err(violation_at(

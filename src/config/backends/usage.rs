@@ -19,14 +19,14 @@ settings! {
 /// instructions. docs/concepts/usage.md has the figures, also for vLLM.
 const DEFAULT_CONTINUOUS_USAGE_RATIO: f64 = 0.03;
 
-/// The section `usage`.
+/// Values, rules and reload class of the section `usage`.
 pub struct Usage;
 
 impl<C> ConfigSection<C> for Usage {
     type Values = UsageMode;
 }
 
-/// The section `continuous_usage`.
+/// Values, rules and reload class of the section `continuous_usage`.
 pub struct ContinuousUsage;
 
 impl<C> ConfigSection<C> for ContinuousUsage {

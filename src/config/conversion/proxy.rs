@@ -1,4 +1,4 @@
-//! The settings of the proxy.
+//! Converts the configuration into the settings of the proxy.
 
 use crate::config::root::Config;
 use crate::config::sections::clients::routes::RouteConfig;

@@ -1,4 +1,4 @@
-//! The limits and the URL of the listeners.
+//! Converts the configuration into the limits and URLs of the listeners.
 
 use crate::config::root::Config;
 use tokenweir_gateway::server::{DescriptorBudget, ServerLimits};

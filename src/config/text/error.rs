@@ -30,15 +30,12 @@ struct ErrorDetails {
 /// The kinds of problems that code distinguishes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum ProblemKind {
-    /// A section has no key of this name.
     UnknownKey,
     /// A key occurs twice.
     DuplicateKey,
-    /// A key is missing.
     MissingKey,
     /// The file cannot be read.
     UnreadableFile,
-    /// Any other problem.
     #[default]
     Other,
 }
@@ -171,7 +168,7 @@ impl ConfigError {
         }
     }
 
-    /// Takes the excerpt from `text` again. Without a position in a file, no excerpt results.
+    /// Takes the excerpt from `text` again. If the location has no position in a file, there is no excerpt.
     fn with_excerpt_of(self, text: &str, redaction: ExcerptRedaction) -> Self {
         match self.location().cloned() {
             Some(ConfigLocation::File(file, Some(position))) => {
@@ -303,7 +300,6 @@ impl MarkedLine {
         Self { chars, column, len }
     }
 
-    /// Replaces the line from this column on.
     fn cut(&mut self, column: usize, replacement: &str) {
         if column >= self.chars.len() {
             return;

@@ -4,7 +4,6 @@
 /// The parts that an excerpt hides, besides the values of secret keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExcerptRedaction {
-    /// Nothing further.
     Nothing,
     /// The value of the key at the error position, because this may be a mistyped secret key.
     ValueAfterKey,
@@ -14,7 +13,6 @@ pub(crate) enum ExcerptRedaction {
     Values,
 }
 
-/// The keys of a keys file.
 const KEYS_FILE_WORDS: [&str; 11] = [
     "tenants",
     "name",

@@ -21,13 +21,12 @@ pub(crate) struct RenamedMetric {
     pub(crate) from: String,
     /// The new name. `None`: no metric replaces this one.
     pub(crate) to: Option<String>,
-    /// The label that selects this row, with its value. The new metric lacks the label.
+    /// The labels that select this row, with their values. The new metric lacks these labels.
     #[serde(default)]
     pub(crate) when: BTreeMap<String, String>,
-    /// New names of labels.
     #[serde(default)]
     pub(crate) labels: BTreeMap<String, String>,
-    /// New values of a label, by the old name of the label.
+    /// New values of labels, by the old name of the label and then by the old value.
     #[serde(default)]
     pub(crate) values: BTreeMap<String, BTreeMap<String, String>>,
     /// The remedy for operators, if no metric replaces this one.
@@ -47,14 +46,12 @@ pub(crate) struct RenamedWord {
 pub(crate) struct RenamedKey {
     /// The path of the key, with `[]` for each item of a list.
     pub(crate) from: String,
-    /// The new path.
     pub(crate) to: Option<String>,
-    /// The keys and values that replace this key, by its value.
     #[serde(default)]
     pub(crate) values: BTreeMap<String, String>,
-    /// The sibling key to whose value this value is appended, after a colon.
+    /// The sibling key to which this value is appended, after a colon.
     pub(crate) joins: Option<String>,
-    /// The value that needs no change by the operator.
+    /// The value with which the key can be dropped without an action of the operator.
     pub(crate) default: Option<String>,
     /// Whether the key stays in the file, so that the gateway refuses the file. Dropping the key would leave
     /// data less protected.
@@ -64,7 +61,6 @@ pub(crate) struct RenamedKey {
     help: Option<String>,
 }
 
-/// The last key of a path.
 pub(crate) fn last_key(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or(path)
 }
@@ -158,7 +154,7 @@ impl Renames {
 }
 
 impl RenamedKey {
-    /// The remedy for a key without a successor.
+    /// The remedy for a key that no other key replaces.
     pub(crate) fn help(&self) -> &str {
         self.help.as_deref().unwrap_or("remove it")
     }

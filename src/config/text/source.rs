@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-/// The source of a value of the configuration.
+/// Where a value of the configuration comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ConfigSource {
     /// The default: no other source sets the value.
     #[default]
     Default,
-    /// The configuration file.
+    /// The configuration file sets the value.
     File,
     /// The environment variable with this name.
     Environment(String),

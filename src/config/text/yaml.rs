@@ -21,15 +21,12 @@ pub(crate) struct Outline(BTreeMap<String, Position>);
 /// An entry of a mapping or of a list, or the whole document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// The path of the value.
     pub(crate) path: String,
     /// The position of the key or, for an item of a list, of the value.
     pub(crate) start: Position,
-    /// The position of the value.
     pub(crate) value: Position,
     /// The index of the entry that contains this entry. `None`: this entry is the document.
     pub(crate) parent: Option<usize>,
-    /// Whether this is an item of a list.
     pub(crate) is_item: bool,
 }
 
@@ -77,7 +74,6 @@ fn read_entries(text: &str, options: Options) -> Result<Vec<Entry>, Error> {
     Ok(entries)
 }
 
-/// The path of the value of `key` below the value at `path`.
 pub(crate) fn child_path(path: &str, key: &str) -> String {
     if path.is_empty() {
         key.to_owned()
@@ -86,7 +82,6 @@ pub(crate) fn child_path(path: &str, key: &str) -> String {
     }
 }
 
-/// Whether a value is at `parent` or below it.
 pub(crate) fn is_within(path: &str, parent: &str) -> bool {
     let below = path.strip_prefix(parent);
     below.is_some_and(|below| below.is_empty() || below.starts_with('.'))
@@ -177,7 +172,6 @@ pub(crate) fn parse_json<T: for<'de> Deserialize<'de>>(
         .map_err(|error: Error| describe_parse_error(&error).problem().to_owned())
 }
 
-/// Renders a value as YAML.
 pub(crate) fn to_text(value: &impl Serialize) -> String {
     // Only values that YAML cannot represent fail, and the configuration has none.
     serde_saphyr::to_string(value).unwrap_or_default()
@@ -219,7 +213,6 @@ impl Outline {
         self.0.get(path).copied()
     }
 
-    /// Whether the file contains a value at this path.
     pub(crate) fn contains(&self, path: &str) -> bool {
         self.0.contains_key(path)
     }
@@ -464,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_gives_the_most_similar_one() {
+    fn an_unknown_name_suggests_the_most_similar_one() {
         let keys = ["backends", "listen", "log"];
         assert_eq!(suggest_name("backend", &keys), "did you mean `backends`?");
         assert_eq!(suggest_name("Listen", &keys), "did you mean `listen`?");

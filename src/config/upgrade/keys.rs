@@ -14,15 +14,13 @@ const CHART_SECTION: &str = "config.";
 #[derive(Clone, Copy)]
 enum Action<'a> {
     Keep,
-    /// The key gets another name.
     Rename(&'a str),
-    /// This key and value replace the entry.
     Replace(&'a str),
     /// The entry moves to a path in another section.
     Move(&'a str),
     /// The value is appended to the value of this sibling.
     Join(&'a str),
-    /// The entry is removed. The text is the remedy for the operator.
+    /// The entry is removed. The text tells the operator what to do.
     Remove(&'a str),
 }
 
@@ -38,7 +36,6 @@ pub(super) struct KeyRewriter<'a> {
     pub(super) notes: Vec<UpgradeNote>,
 }
 
-/// A value on one line.
 fn one_line(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -46,7 +43,7 @@ fn one_line(value: &Value) -> String {
     }
 }
 
-/// Whether a value has no effect: it is empty, or its parts have the default.
+/// Whether a value has no effect, because it is empty or equals the default.
 fn is_without_effect(value: &Value, default: Option<&str>) -> bool {
     match value {
         Value::Null => true,
@@ -105,7 +102,7 @@ impl<'a> KeyRewriter<'a> {
                 Action::Remove(help) => self.remove(index, entry, help),
             }
         }
-        // New text follows the comments of the last line.
+        // New text goes after the comments of the last line.
         for (index, entry) in self.entries.iter().enumerate() {
             if let Action::Move(to) = self.actions[index] {
                 self.append(entry, to);

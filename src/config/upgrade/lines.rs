@@ -6,19 +6,18 @@ use std::ops::Range;
 /// Number of unchanged lines that the diff shows around a change.
 const CONTEXT: usize = 3;
 
-/// A note about a change that a person has to make.
+/// A note about a change that the operator has to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpgradeNote {
     /// The line number, counted from 1.
     pub line: usize,
-    /// The present text, and what to write in its place.
+    /// The present text and its replacement.
     pub problem: String,
 }
 
 /// A replacement of characters of one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LineEdit {
-    /// The index of the line.
     pub(super) line: usize,
     /// The indexes of the replaced characters. If the range is empty, the text is inserted.
     pub(super) columns: Range<usize>,
@@ -77,7 +76,7 @@ impl EditedLines {
         }
     }
 
-    /// The new text.
+    /// The text of the whole file after all replacements.
     pub fn text(&self) -> String {
         let lines: Vec<&str> = self.lines.iter().map(|line| &*line.new).collect();
         let end = if self.is_ended { "\n" } else { "" };
@@ -89,7 +88,8 @@ impl EditedLines {
         self.lines.iter().any(EditedLine::is_changed)
     }
 
-    /// The parts of the diff: the indexes of changed lines with their context. Neighbouring changes share a part.
+    /// The parts of the diff: the indexes of changed lines with their context. Changes that are close together
+    /// share a part.
     fn hunks(&self) -> Vec<Range<usize>> {
         let mut hunks: Vec<Range<usize>> = Vec::new();
         for (index, line) in self.lines.iter().enumerate() {

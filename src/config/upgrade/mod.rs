@@ -28,7 +28,7 @@ const OTHER_FILES: [&str; 6] = [
 /// Kind of a rewritten file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UpgradedKind {
-    /// A configuration.
+    /// A configuration file of the gateway.
     Configuration,
     /// Values of the Helm chart, which contain a configuration.
     ChartValues,
@@ -39,13 +39,13 @@ pub enum UpgradedKind {
 /// A file rewritten with present names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpgradedFile {
-    /// The lines, old and new.
+    /// The lines of the file, before and after the rewrite.
     pub lines: EditedLines,
-    /// The changes that a person has to make, by line.
+    /// The changes that the operator has to make, by line.
     pub notes: Vec<UpgradeNote>,
     /// The metrics of the gateway in the new text of a file with queries.
     pub metrics: Vec<QueriedMetric>,
-    /// The kind of the file.
+    /// What the file contains, which determines how it was rewritten.
     pub kind: UpgradedKind,
 }
 

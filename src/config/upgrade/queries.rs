@@ -99,7 +99,8 @@ impl<'a> QueryRewriter<'a> {
         rewritten
     }
 
-    /// The present form of a series with its selector. `None`: unchanged. The error is the remedy for a person.
+    /// The present form of a series with its selector. `None`: unchanged. The error tells the operator what to
+    /// do.
     fn renamed(&self, series: &str, selector: &str) -> Result<Option<Renamed<'a>>, String> {
         let name = base_name(series);
         let is_it = |row: &&RenamedMetric| row.from == series || row.from == name;
@@ -160,7 +161,6 @@ impl<'a> QueryRewriter<'a> {
         }
     }
 
-    /// The metrics of the gateway in a text.
     pub(super) fn metrics(&self, text: &str) -> Vec<QueriedMetric> {
         let metric = |found: Captures<'_>| QueriedMetric {
             line: line_of(text, found.get(0).map_or(0, |whole| whole.start())),

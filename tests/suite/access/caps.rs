@@ -1,5 +1,5 @@
-//! Caps on requests: what a client may not ask for is refused before a backend sees it, in the form of its API, and
-//! all other requests stay unchanged.
+//! Caps on requests: a request that exceeds a cap is refused in the format of its API before a backend sees it,
+//! and all other requests stay unchanged.
 
 use super::{access, head, keyed, scripted_backend, tenant};
 use crate::support::scripted_backend::ScriptedBackend;
@@ -11,7 +11,7 @@ use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_request::access::{RequestCaps, TenantEntry};
 use tokenweir_request::record::Outcome;
 
-/// An API with the names and forms of its fields.
+/// An API with the names and the forms of its fields.
 struct Shape {
     path: &'static str,
     /// The field with the limit of output tokens.

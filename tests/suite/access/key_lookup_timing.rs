@@ -9,7 +9,6 @@ use tokenweir_request::access::{ApiKeys, KeyDigest, KeyFile};
 
 /// Mean number of measurements for each class of guessed keys.
 const SAMPLES: usize = 1_000_000;
-/// Number of lookups in one measurement.
 const LOOKUPS_PER_MEASUREMENT: u32 = 4;
 /// The test fails only if all of this number of repetitions show a difference. If the duration depends on the
 /// keys, each repetition shows it; a change of the machine's speed affects only one.

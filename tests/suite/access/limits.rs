@@ -195,7 +195,7 @@ async fn a_disconnected_client_pays_what_it_received() {
     );
 }
 
-/// The engine states their tokens only to those who ask for the stored response later.
+/// The engine reports the tokens of a background request only when its stored response is requested later.
 #[tokio::test]
 async fn limits_of_tokens_refuse_background_responses() {
     const RESPONSES: &str = "/v1/responses";

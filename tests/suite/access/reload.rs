@@ -125,6 +125,39 @@ async fn a_new_keys_file_applies_during_streams() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reloaded_tier_is_one_of_tenants() {
+    let fake = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
+    let program = Program::start(fake.addr, &file("a", "sk-old")).await;
+    let with_tier = |keys: &str| keys.replace("  keys:", "  tier: gold\n  keys:");
+    program.replace(&with_tier(&file("a", "sk-new")));
+    wait_until!(
+        program
+            .process
+            .get("/status")
+            .await
+            .contains("unknown tier")
+    );
+    let config = program.folder.join("gateway.yaml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("{text}tiers: {{ names: [gold] }}\n")).unwrap();
+    let answer = program.process.reload().await;
+    assert!(answer.contains("changed: tiers.names"), "{answer}");
+    // The file has not changed since.
+    program.until_served("sk-new").await;
+    // A tier that a tenant has is gone: the keys stay.
+    fs::write(&config, text).unwrap();
+    program.process.reload().await;
+    wait_until!(
+        program
+            .process
+            .get("/status")
+            .await
+            .contains("unknown tier")
+    );
+    program.until_served("sk-new").await;
+}
+
 #[tokio::test]
 async fn without_a_valid_keys_file_nothing_starts() {
     let folder = folder("keys-bad");

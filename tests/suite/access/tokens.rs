@@ -1,4 +1,4 @@
-//! Tokens of issuers: the contract of a source of tokens, and the real program with signed tokens.
+//! Tests of access with tokens: the contract of a token source, and the real program with signed tokens.
 
 use super::{ASK, CHAT, KEY, access, error, head, keyed, scripted_backend, tenant};
 use crate::support::process::{GatewayProcess, folder};

@@ -14,7 +14,6 @@ use tokio::net::TcpStream;
 pub(super) enum Way {
     /// The client closes its connection.
     Fin,
-    /// The client resets its connection.
     Reset,
     /// The client closes the sending half of its connection and keeps the other half open.
     HalfClose,
@@ -26,7 +25,6 @@ pub(super) enum Way {
     FinBehindMuch,
     /// The client resets its HTTP/2 stream and keeps the connection open.
     Http2Stream,
-    /// The client closes its HTTP/2 connection.
     Http2Connection,
 }
 

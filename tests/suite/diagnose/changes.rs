@@ -1,4 +1,5 @@
-//! Changes of the fleet: a slower fleet is named in words, and a changing load is no change that harms.
+//! Changes of the fleet: the diagnosis names a slower fleet in words, and does not report a changing load as
+//! harmful.
 
 use super::fleet_model::{MINUTE_STEPS, Plant};
 use tokenweir_diagnose::{Diagnosis, Verdict, VerdictSeverity};
@@ -39,7 +40,7 @@ fn a_slower_fleet_is_named_within_a_minute() {
 }
 
 #[test]
-fn a_young_gateway_compares_with_its_begin() {
+fn a_young_gateway_compares_with_its_start() {
     let mut plant = Plant::new(3, 5);
     for backend in &mut plant.backends {
         backend.shape.rate = 3.0;

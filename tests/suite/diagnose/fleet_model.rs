@@ -72,7 +72,6 @@ pub(super) struct Tick {
     pub(super) restarts: bool,
 }
 
-/// A simulated backend of the fleet.
 #[derive(Debug, Clone)]
 pub(super) struct FleetBackend {
     pub(super) shape: Shape,
@@ -199,7 +198,6 @@ impl Shape {
     }
 }
 
-/// Draws a random number from `low` to `high`.
 pub(super) fn between(random: &mut fastrand::Rng, low: f64, high: f64) -> f64 {
     low + (high - low) * random.f64()
 }

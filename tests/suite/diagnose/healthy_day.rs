@@ -7,7 +7,6 @@ use tokenweir_diagnose::EVERY;
 const DAY: u64 = 24 * 3_600;
 const HOUR: u64 = 3_600;
 
-/// Number of simulation steps in a day.
 fn steps() -> u64 {
     DAY / EVERY.as_secs()
 }

@@ -1,10 +1,9 @@
-//! An hour of each of ten healthy traffics: agents, batches, ramps, deploys, cold starts and others. None may cause a
-//! verdict above a note.
+//! Simulates an hour of each of ten healthy kinds of traffic, such as agents, batches, ramps, deploys and cold
+//! starts. None may cause a verdict above a note.
 
 use super::fleet_model::{Plant, Tick};
 use tokenweir_diagnose::{EVERY, VerdictSeverity};
 
-/// A healthy traffic.
 #[derive(Debug, Clone, Copy)]
 enum Traffic {
     /// Agents: long prompts that are mostly in the caches, short answers.
@@ -25,7 +24,7 @@ enum Traffic {
     Night,
     /// One backend always needs twice the time.
     MixedHardware,
-    /// Waves of equal requests, every ten seconds, with answers of one word.
+    /// Waves of similar requests, every ten seconds, with one-word answers.
     EvaluationWaves,
 }
 

@@ -49,7 +49,7 @@ fn half_of_the_metrics_suffices_for_some_rules() {
 }
 
 #[test]
-fn without_engine_metrics_only_that_is_said() {
+fn without_engine_metrics_only_their_lack_is_reported() {
     let diagnosis = after(13, None);
     assert_eq!(diagnosis.verdicts.len(), 1);
     assert_eq!(diagnosis.verdicts[0].verdict, "blind");

@@ -381,7 +381,7 @@ fn list(one: &str, times: u64) -> String {
     vec![one; times as usize].join(",")
 }
 
-/// Builds a further member of a JSON object. If it has no value, the member is null or left out.
+/// Builds a further member of a JSON object. An empty value gives null or no member.
 fn member(name: &str, value: &str, is_null_written: bool) -> String {
     match value {
         "" if is_null_written => format!(",\"{name}\":null"),

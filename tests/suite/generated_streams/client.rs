@@ -20,7 +20,7 @@ use tokenweir_request::observe::{
 use tokenweir_request::record::fixtures::begun;
 use tokenweir_request::record::{RequestOptions, RequestRecord};
 
-/// What the client received in an exchange, and what the gateway recorded.
+/// The observations of the client in an exchange, and the record of the gateway.
 pub(crate) struct Seen {
     /// The body that the client received.
     pub bytes: Vec<u8>,

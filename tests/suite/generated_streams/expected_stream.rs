@@ -30,11 +30,10 @@ pub(crate) struct Event {
     pub data_ends_at: usize,
     /// Number of body bytes up to the point at which the event is complete.
     pub complete_at: usize,
-    /// The meaning of the event.
     pub meaning: Meaning,
 }
 
-/// What an event means to the gateway.
+/// The meaning of an event for the gateway.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Meaning {
     /// The generated output in the event.
@@ -51,7 +50,6 @@ pub(crate) struct Meaning {
     pub error: Option<(Option<&'static str>, Option<&'static str>)>,
     /// Whether this is the event with which a stream of its API ends.
     pub is_last: bool,
-    /// Whether the event is malformed.
     pub is_malformed: bool,
     /// Whether the data is a text instead of JSON.
     pub is_text: bool,

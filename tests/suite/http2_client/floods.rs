@@ -13,7 +13,6 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 
 const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
-/// Number of frames that are sent in one write.
 const FRAMES_PER_WRITE: usize = 100;
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
 
@@ -22,7 +21,6 @@ fn frames() -> usize {
     std::env::var("HTTP2_FRAMES").map_or(5_000, |frames| frames.parse().unwrap())
 }
 
-/// The result of a flood.
 #[derive(Debug)]
 struct Flooded {
     /// Number of frames that the client sent.

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 /// The beginning of every secret.
 pub(super) const SECRET_PREFIX: &str = "canary7f3a-";
 
-/// Returns the secret with this name.
 pub(super) fn secret(name: &str) -> String {
     format!("{SECRET_PREFIX}{name}-end")
 }

@@ -39,7 +39,6 @@ pub(crate) const BODY: &str = r#"{"model":"tiny","user":"attack"}"#;
 /// A request inside bytes that can be a body. No server may read it as a request.
 const HIDDEN: &str = "GET /v1/models HTTP/1.1\r\nhost: g\r\n\r\n";
 
-/// Returns all test cases.
 pub(crate) fn all() -> Vec<Case> {
     let groups = [
         lengths(),

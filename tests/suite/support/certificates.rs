@@ -15,7 +15,6 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// A certificate authority.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key in PEM.
@@ -25,13 +24,11 @@ pub(crate) struct Pair {
 }
 
 impl Authority {
-    /// Creates a certificate authority.
     pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        // Each authority has a name of its own. With equal names, a client could take one authority for
-        // another.
+        // Each authority has its own name. With equal names, a client could confuse two authorities.
         let name = format!("authority {}", NUMBER.fetch_add(1, Ordering::Relaxed));
         params.distinguished_name.push(DnType::CommonName, name);
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
@@ -73,7 +70,6 @@ impl Pair {
 pub(crate) struct Files(PathBuf);
 
 impl Files {
-    /// Creates the folder.
     pub(crate) fn new(test: &str) -> Self {
         Self(folder(&format!("tls-{test}")))
     }

@@ -19,14 +19,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::net::TcpListener;
 use tonic::codec::CompressionEncoding;
 
-/// A running collector.
 pub(crate) struct Collector {
     pub(crate) address: SocketAddr,
     spans: Arc<AtomicU64>,
 }
 
 impl Collector {
-    /// Starts a collector. `layered` adds layers to its routes.
     pub(crate) async fn start(layered: impl FnOnce(Router) -> Router) -> Self {
         let spans = Arc::<AtomicU64>::default();
         let counter = SpanCounter(spans.clone());
@@ -48,7 +46,6 @@ impl Collector {
         Self { address, spans }
     }
 
-    /// Number of spans that the collector has accepted.
     pub(crate) fn spans(&self) -> u64 {
         self.spans.load(Ordering::Relaxed)
     }

@@ -85,7 +85,6 @@ pub(crate) fn bind_shared(addr: SocketAddr) -> Socket {
     socket
 }
 
-/// Starts a proxy at `addr`. It has no crash point.
 fn start_proxy(addr: SocketAddr, backend: SocketAddr) -> (TcpServer, Arc<CrashTrigger>) {
     let trigger = Arc::<CrashTrigger>::default();
     let watched = trigger.clone();

@@ -13,7 +13,6 @@ type Read<'a> = &'a dyn Fn(&Path) -> Option<String>;
 /// files that show the import.
 pub(crate) type Imports = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
-/// One module of the crate.
 #[derive(Debug, Default)]
 struct Module {
     /// The file that contains the module, relative to the source folder.

@@ -12,9 +12,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-/// The scripted API server.
 pub(crate) struct KubernetesApiServer {
-    /// Address of the server.
     pub addr: SocketAddr,
     requests: mpsc::UnboundedReceiver<Asked>,
     server: TcpServer,
@@ -200,7 +198,6 @@ impl Watch {
         self.send("BOOKMARK", &object).await;
     }
 
-    /// Sends one HTTP chunk.
     pub(crate) async fn send_chunk(&mut self, text: &str) {
         let chunk = format!("{:x}\r\n{text}\r\n", text.len());
         self.0.write_all(chunk.as_bytes()).await.unwrap();

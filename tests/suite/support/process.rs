@@ -20,7 +20,6 @@ use tokio::task::{JoinHandle, JoinSet};
 pub(crate) struct GatewayProcess {
     child: Child,
     clients: Option<SocketAddr>,
-    /// Address of the admin listener.
     pub admin: SocketAddr,
     access_log: Output,
     log: Output,

@@ -22,7 +22,6 @@ pub(crate) const END_HEADERS: u8 = 4;
 /// The error code `ENHANCE_YOUR_CALM` (RFC 9113 §7).
 pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
 
-/// A received HTTP/2 frame.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub kind: u8,
@@ -46,11 +45,11 @@ pub(crate) struct Reader {
 /// How an HTTP/2 stream ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// With a response that has this body.
+    /// The gateway sent a response with this body.
     Answered(String),
     /// The gateway reset the stream or closed the connection with a GOAWAY, with this error code.
     Refused(u32),
-    /// With the end of the connection, without GOAWAY.
+    /// The connection ended without GOAWAY.
     Closed,
 }
 

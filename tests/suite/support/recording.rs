@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Recording {
     /// Folder and name, such as `python/chat-stream`.
     pub name: String,
-    /// The path of the request.
     pub path: String,
     /// The body of the request. `None`: the request has none.
     pub request: Option<String>,
@@ -23,7 +22,6 @@ pub(crate) struct Recording {
     pub expected: Value,
 }
 
-/// Returns the directory of the recordings.
 pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire")
 }
@@ -61,7 +59,6 @@ pub(crate) fn all() -> Vec<Recording> {
 }
 
 impl Recording {
-    /// Returns the value of a response header.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         header(&self.head, name)
     }
@@ -72,7 +69,6 @@ impl Recording {
     }
 }
 
-/// Returns the value of a header in the head of a message.
 pub(crate) fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().find_map(|line| {
         let (known, value) = line.split_once(':')?;

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc};
 
-/// What the backend does after it has read a request, step by step.
+/// One step of a backend after it has read a request.
 #[derive(Clone)]
 pub(crate) enum Step {
     /// Writes these bytes to the connection.
@@ -26,7 +26,6 @@ pub(crate) enum Step {
     AwaitClose,
     /// Closes the connection (FIN).
     Close,
-    /// Resets the connection.
     Reset,
 }
 
@@ -84,15 +83,15 @@ const PAGES: [(&str, &str, &str); 4] = [
     ("/version", "200 OK", r#"{"version":"0.32.0"}"#),
 ];
 
-/// What the backend sends for a path that it answers itself, not by its script.
+/// The response of the backend to a path that it answers itself, not by its script.
 pub(crate) enum Page {
-    /// These bytes, which are a whole response.
+    /// The backend sends these bytes, which are a whole response.
     Whole(Vec<u8>),
-    /// These bytes, after which the connection closes.
+    /// The backend sends these bytes and closes the connection.
     Cut(Vec<u8>),
-    /// These bytes. Then the connection stays open, and the backend sends nothing more.
+    /// The backend sends these bytes. Then it sends nothing more, and the connection stays open.
     Drip(Vec<u8>),
-    /// These bytes, followed by lines without end.
+    /// The backend sends these bytes, followed by lines without end.
     Endless(Vec<u8>),
     /// The page that the function returns at the time of the request, as a whole response.
     Live(Box<dyn Fn() -> String + Send + Sync>),
@@ -110,7 +109,6 @@ impl Page {
 pub(crate) struct Seen {
     /// The request line and the headers, with the blank line.
     pub head: String,
-    /// The body of the request.
     pub body: Vec<u8>,
     /// Number of inference requests that arrived before on the same connection.
     pub earlier: usize,
@@ -118,9 +116,7 @@ pub(crate) struct Seen {
     pub number: usize,
 }
 
-/// A running scripted backend.
 pub(crate) struct ScriptedBackend {
-    /// Address of the backend.
     pub addr: SocketAddr,
     state: Arc<State>,
     closes: tokio::sync::Mutex<mpsc::UnboundedReceiver<()>>,

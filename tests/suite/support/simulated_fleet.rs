@@ -1,4 +1,4 @@
-//! A gateway in front of simulated backends.
+//! A gateway with simulated backends.
 
 use super::test_gateway::{Running, Setup, start_with};
 use std::net::SocketAddr;
@@ -9,11 +9,8 @@ use tokio::task::JoinHandle;
 
 /// A gateway and its simulated backends.
 pub(crate) struct Fleet {
-    /// The gateway.
     pub gateway: Running,
-    /// The simulated backends.
     pub backends: Vec<Arc<SimulatedBackend>>,
-    /// Addresses of the backends.
     pub backend_addrs: Vec<SocketAddr>,
     /// The task that runs the simulated backends. When it ends, all their connections close.
     pub serving: JoinHandle<()>,
@@ -54,7 +51,6 @@ impl Fleet {
         }
     }
 
-    /// Returns the sum of a value that the simulated engines report.
     pub(crate) fn sum(&self, value: fn(&EngineLoad) -> Option<f64>) -> f64 {
         let loads = self.backends.iter().map(|backend| backend.metrics());
         loads

@@ -6,7 +6,6 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 /// A server at a loopback port. When it is dropped, its port and all its connections close.
 pub(crate) struct TcpServer {
-    /// Address of the server.
     pub addr: SocketAddr,
     accept_task: JoinHandle<()>,
 }

@@ -12,9 +12,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer, Timeline};
+use tokenweir::app::metrics::metric_rows;
 use tokenweir::app::options::{self, AttachedOptions, start_context};
 use tokenweir::config::{self, BackendConfig, Config};
-use tokenweir_canary::CanarySettings;
 use tokenweir_continuation::ContinuationSettings;
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
@@ -28,7 +28,7 @@ use tokenweir_gateway::backend::{
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_gateway::proxy::{
     BodyMemory, ConfiguredRoutes, IdentityReader, OverloadGuard, OverloadLimits, ProxyContext,
-    ProxySettings, RecordingSettings, RequestSettings, StoredResponses, TextSampling,
+    ProxySettings, RecordingSettings, RequestSettings, StoredResponses,
 };
 use tokenweir_gateway::proxy::{admission, retry};
 use tokenweir_gateway::server::{
@@ -60,14 +60,12 @@ use tokenweir_resume::ResumeConfig;
 use tokenweir_routing::Policy;
 use tokenweir_routing::resilience;
 use tokenweir_sessions::SessionSettings;
-use tokenweir_sleep::SleepSettings;
 use tokenweir_trace_capture::TraceCaptureConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-/// The path of chat completions.
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 /// The body of a chat request.
 pub(crate) const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
@@ -76,13 +74,10 @@ pub(crate) const ASK_STREAM: &str = r#"{"model":"tiny","stream":true,"messages":
 /// A whole chat response that is not a stream.
 pub(crate) const WHOLE: &str = r#"{"id":"c","object":"chat.completion","model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}"#;
 
-/// A running gateway.
 pub(crate) struct Running {
     /// Address of the client listener.
     pub addr: SocketAddr,
-    /// Address of the admin listener.
     pub admin: SocketAddr,
-    /// The backends of the gateway.
     pub pool: Arc<BackendPool>,
     /// The counter of the memory of all request bodies.
     pub body_memory: Arc<BodyMemory>,
@@ -93,7 +88,6 @@ pub(crate) struct Running {
     _health_checks: HealthCheckSupervisor,
 }
 
-/// The settings of the gateway of a test.
 pub(crate) struct Setup {
     /// Maximum time from a request to the response headers of a backend.
     pub header_timeout: Duration,
@@ -117,7 +111,6 @@ pub(crate) struct Setup {
     pub outbound: Option<Arc<OutboundTls>>,
     /// Maximum time that a shutdown waits for open requests.
     pub drain: Duration,
-    /// The routing policy.
     pub policy: Policy,
     /// Models with their aliases.
     pub models: Vec<ModelConfig>,
@@ -129,13 +122,11 @@ pub(crate) struct Setup {
     pub injects_usage: bool,
     /// Share of streams, from 0 to 1, for which the gateway requests continuous usage.
     pub continuous_usage: f64,
-    /// Settings of the observation of responses.
     pub observation: observe::ObservationSettings,
     /// Admission settings. `None`: the gateway has no admission queue.
     pub admission: Option<admission::AdmissionSettings>,
     /// Admission by live sessions.
     pub sessions: SessionSettings,
-    /// Access control of clients.
     pub access: Arc<AccessControl>,
     /// Access control of the admin listener.
     pub guard: AdminAuthorizer,
@@ -148,7 +139,6 @@ pub(crate) struct Setup {
     /// The API key with which the gateway authenticates at the backends. `None`: it forwards the
     /// `authorization` header of the client.
     pub backend_key: Option<&'static str>,
-    /// Number of GPUs of each backend.
     pub gpus: Option<u32>,
     /// Price of one GPU for one hour, without a currency.
     pub gpu_hour_price: Option<f64>,
@@ -156,7 +146,6 @@ pub(crate) struct Setup {
     pub gpu_exporters: Vec<GpuExporter>,
     /// The reader of user, session and conversation in requests.
     pub identities: IdentityReader,
-    /// The level of the metrics.
     pub level: MetricsLevel,
     /// Buckets of histograms that differ from the defaults.
     pub buckets: BucketOverrides,
@@ -174,9 +163,7 @@ pub(crate) struct Setup {
     pub captured: f64,
     /// The file of the trace capture. `None`: the gateway captures no trace.
     pub capture: Option<PathBuf>,
-    /// Retry settings.
     pub retry: retry::RetrySettings,
-    /// Circuit breaker settings.
     pub health: resilience::CircuitBreakerSettings,
     /// Maximum time from a request to its first output. `None`: no limit.
     pub first_output: Option<Duration>,
@@ -186,16 +173,12 @@ pub(crate) struct Setup {
     pub routes: ConfiguredRoutes,
     /// The diagnosis whose verdicts the gateway reports.
     pub diagnosis: Arc<ArcSwap<Diagnosis>>,
-    /// Settings of the quality monitor.
     pub quality: QualitySettings,
-    /// Settings of KV events, for all backends.
     pub kv_events: KvEventsSettings,
     /// Age after which a pooled connection gets no further request. `None`: the default.
     pub connection_age: Option<Duration>,
-    /// Canary requests to backends without traffic.
-    pub canary: CanarySettings,
-    /// Whether the gateway wakes sleeping engines, and when it puts idle ones to sleep.
-    pub sleep: SleepSettings,
+    /// Changes the settings of options. An option needs no other field here.
+    pub options: Box<dyn Fn(&mut Config) + Send + Sync>,
     /// Whether the data-parallel ranks of backends are targets of routing.
     pub data_parallel_ranks: bool,
     /// The roles of the first backends (prefill or decode), in order. The remaining backends have no role.
@@ -287,8 +270,7 @@ impl Default for Setup {
                 ..Default::default()
             },
             connection_age: None,
-            canary: CanarySettings::default(),
-            sleep: SleepSettings::default(),
+            options: Box::new(|_| {}),
             data_parallel_ranks: false,
             roles: &[],
         }
@@ -393,12 +375,9 @@ pub(crate) async fn gateway_following_with(
     gateway_scripted_with(setup, move |_| steps.clone()).await
 }
 
-/// The configuration of the options.
 fn option_config(setup: &Setup) -> Config {
     let mut config = Config {
         kv_events: setup.kv_events,
-        canary: setup.canary,
-        sleep: setup.sleep,
         models: setup.models.clone(),
         slos: setup.slos.clone(),
         sessions: setup.sessions,
@@ -427,6 +406,7 @@ fn option_config(setup: &Setup) -> Config {
     config.routing.data_parallel_ranks = setup.data_parallel_ranks;
     config.cost.gpus = setup.gpus;
     config.cost.gpu_hour_price = setup.gpu_hour_price;
+    (setup.options)(&mut config);
     config
 }
 
@@ -503,12 +483,19 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let no_env = |_: &str| None;
     let start = start_context(&config, &no_env);
     let options = Arc::new(AttachedOptions::start(&config, &start, &mut parts).unwrap());
-    let pool_facets = PoolFacets(std::mem::take(&mut parts.pool_facets));
+    let OptionParts {
+        records: option_records,
+        pool_facets,
+        drivers,
+        quota_scope: _,
+        gateway: mut parts,
+    } = parts;
+    let pool_facets = PoolFacets(pool_facets);
     let pool = pool(backends, &setup, &config, &options, pool_facets);
     let client = client(&setup);
     let (sender, records) = mpsc::unbounded_channel();
     let prometheus = Prometheus::with_settings(MetricsSettings {
-        rows: options::metric_rows().collect(),
+        rows: metric_rows().collect(),
         level: setup.level,
         semconv: Semconv::default(),
         tiers: setup.tiers.names.iter().map(ToString::to_string).collect(),
@@ -523,15 +510,11 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         setup.access.clone(),
         stored_responses.clone(),
     ];
-    sinks.append(&mut parts.sinks);
+    sinks.extend(option_records.immediate_sinks);
+    sinks.extend(option_records.sinks);
     let recent = Arc::new(RecentRequests::new(std::time::Instant::now(), Vec::new()));
     sinks.push(recent.clone());
     sinks.push(Arc::new(RecordingSink(sender)));
-    let text_sampling = TextSampling {
-        samples: std::mem::take(&mut parts.text_samples),
-        max_text_bytes: parts.max_text_bytes,
-    };
-    let is_text_sampled = !text_sampling.samples.is_empty();
     let telemetry = Arc::new(Telemetry::new(prometheus, sinks));
     let settings = health_checker::ScrapeSettings {
         min_interval: setup.scrape_interval,
@@ -544,7 +527,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         client.clone(),
         settings,
         telemetry.clone(),
-        std::mem::take(&mut parts.drivers),
+        drivers,
     );
     health_checks
         .wait_first_checks(Duration::from_secs(10))
@@ -575,7 +558,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let recording = RecordingSettings {
         start_log: None,
         propagation: setup.propagation,
-        text_sampling: is_text_sampled.then_some(text_sampling),
+        text_sampling: option_records.text_sampling,
     };
     let mut proxy = ProxyContext::new(
         settings,
@@ -837,7 +820,6 @@ pub(crate) async fn read_until_times(
     answer
 }
 
-/// Advances the clock of the gateway by `time`.
 pub(crate) async fn advance_time(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;

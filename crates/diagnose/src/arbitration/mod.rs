@@ -1,8 +1,9 @@
-//! Arbitration between verdicts: a verdict that sees what another one causes follows from it, and accuses nobody.
+//! Arbitration between verdicts: if one verdict is the consequence of another one, only the cause is reported
+//! as a problem, and the consequence becomes a note.
 //!
-//! A verdict has an [`Effect`], which is what it sees, and an [`Origin`], which is where it places the cause. A verdict
-//! follows from another one if that has a more specific origin that explains its effect, at the same backend or at most
-//! of them.
+//! A verdict has an [`Effect`], which is the kind of harm that it observes, and an [`Origin`], which is where
+//! it places the cause. A verdict follows from another one if the origin of the other one is more specific and
+//! explains the effect, at the same backend or at most backends.
 
 use crate::fleet::FleetBackend;
 use crate::verdict::{Effect, Origin, Verdict, VerdictScope, VerdictSeverity};
@@ -11,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 
 /// Maximum number of backends that a consequence names.
 const MAX_NAMED: usize = 3;
-/// Rules whose verdicts accuse a client if it causes most of the work.
+/// Rules about too much work. Their verdicts name the client that causes most of the work.
 const RULES_ABOUT_WORK: [&str; 6] = [
     "abort_spike",
     "shedding",
@@ -24,8 +25,9 @@ const RULES_ABOUT_WORK: [&str; 6] = [
 const CLIENT_REMEDY: &str =
     "Limit this client (limits of its tenant), or give it a lower class (admission.classes).";
 
-/// Names the client that causes most of the work, and what is common to all backends. Turns verdicts that follow from
-/// others into notes, and raises these others to the severity of what follows from them.
+/// Adds to the verdicts the client that causes most of the work, and whether all backends have the same
+/// verdict. Turns each verdict that follows from another one into a note, and raises the severity of the other
+/// one to at least that of the note.
 pub(crate) fn arbitrate(
     verdicts: &mut [Verdict],
     backends: &[FleetBackend],
@@ -41,7 +43,7 @@ pub(crate) fn arbitrate(
             verdict.add_to_cause(&host);
         }
     }
-    // A consequence can be a cause itself, so the least specific ones are first.
+    // A consequence can itself be a cause, so the least specific origins come first.
     let mut order: Vec<usize> = (0..verdicts.len()).collect();
     order.sort_by_key(|index| verdicts[*index].origin);
     for index in order {
@@ -66,7 +68,7 @@ pub(crate) fn arbitrate(
 /// Adds the client that causes most of the work to the verdicts about too much work.
 fn name_client(verdicts: &mut [Verdict], client: &str) {
     let about_work = verdicts.iter_mut().filter(|verdict| {
-        // A verdict that names its clients needs no other one.
+        // If a verdict names its clients itself, no other client is added.
         verdict.severity > VerdictSeverity::Info
             && verdict.origin != Origin::Client
             && RULES_ABOUT_WORK.contains(&&*verdict.verdict)
@@ -82,15 +84,15 @@ fn name_client(verdicts: &mut [Verdict], client: &str) {
     }
 }
 
-/// The relations between verdicts about these backends.
+/// The verdicts of one diagnosis and the backends that they concern, for the search for causes.
 struct Findings<'a> {
     backends: &'a [FleetBackend],
-    /// The backends with each finding, by name. A large fleet can have a verdict about each backend, so they are
-    /// collected once.
+    /// The names of the backends with each finding. They are collected once, because a large fleet can have a
+    /// verdict about each backend.
     subjects: HashMap<Finding, HashSet<String>>,
 }
 
-/// The same condition at the same kind of cause.
+/// A condition together with the kind of its cause. Two backends have the same finding if both parts are equal.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Finding {
     verdict: Cow<'static, str>,
@@ -108,7 +110,8 @@ impl<'a> Findings<'a> {
         Self { backends, subjects }
     }
 
-    /// The backends that had the finding of a verdict before the arbitration. `None`: it has become a note.
+    /// The backends that had the finding of this verdict before the arbitration. `None`: the verdict has become
+    /// a note.
     fn backends_with(&self, verdict: &Verdict) -> Option<&HashSet<String>> {
         self.subjects.get(&Finding::of(verdict))
     }
@@ -125,13 +128,13 @@ impl<'a> Findings<'a> {
             && self.covers(cause, effect)
     }
 
-    /// Whether the cause concerns the requests of the effect.
+    /// Whether the verdict `cause` concerns the same requests as the verdict `effect`.
     fn covers(&self, cause: &Verdict, effect: &Verdict) -> bool {
         if cause.backend == effect.backend || cause.scope == VerdictScope::Gateway {
             return true;
         }
         match cause.origin {
-            // The peers of a backend that gets no requests get more.
+            // If a backend gets no requests, the other backends with its models get more.
             Origin::Missing => self.share_models(&cause.backend, &effect.backend),
             // A verdict that shows a fault of one backend against its peers does not follow from a common cause.
             _ if effect.origin == Origin::Engine => false,
@@ -139,7 +142,8 @@ impl<'a> Findings<'a> {
         }
     }
 
-    /// Whether more than half of the backends that get requests have the same finding, and more than one.
+    /// Whether more than one backend, and more than half of the backends that get requests, have the same
+    /// finding.
     fn is_at_most(&self, verdict: &Verdict) -> bool {
         let count = self.count(verdict);
         let up = self.backends.iter().filter(|backend| backend.is_up);
@@ -152,7 +156,7 @@ impl<'a> Findings<'a> {
             && self.count(verdict) == self.backends.len()
     }
 
-    /// The host whose backends have this finding, all of them and no others, in words.
+    /// The host in words, if all backends of one host and no other backends have this finding.
     fn host_of(&self, verdict: &Verdict) -> Option<String> {
         let found = self.backends_with(verdict)?;
         let count = found.len();
@@ -167,7 +171,8 @@ impl<'a> Findings<'a> {
         })
     }
 
-    /// Whether both backends serve a model, as far as known. An empty name is that of all backends.
+    /// Whether both backends serve a common model, as far as known. An empty backend name stands for all
+    /// backends.
     fn share_models(&self, one: &str, other: &str) -> bool {
         let (Some(one), Some(other)) = (self.backend(one), self.backend(other)) else {
             return true;
@@ -181,7 +186,7 @@ impl<'a> Findings<'a> {
         self.backends.iter().find(|it| it.id.as_str() == name)
     }
 
-    /// The backends with the finding of the cause, in words.
+    /// The names of the backends with the finding of the cause, as text.
     fn subjects(&self, cause: &Verdict, all: &[Verdict]) -> String {
         let same = all.iter().filter(|other| other.has_finding_of(cause));
         let names: Vec<&str> = same.map(Verdict::subject).collect();

@@ -1,4 +1,4 @@
-//! Verdicts that follow from others, and verdicts that stand.
+//! Tests of the arbitration: which verdicts follow from others, and which remain.
 
 use super::*;
 use crate::fleet::tests::backend;

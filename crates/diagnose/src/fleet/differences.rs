@@ -1,12 +1,12 @@
-//! Names in the causes of verdicts in what a backend differs from its peers: its weights, its context length, its
-//! KV cache or the version of its engine.
+//! Adds to the causes of verdicts how the engine of a backend differs from its peers: by its weights, context
+//! length, KV cache or version.
 
 use super::observation::FleetBackend;
 use crate::rule::prelude::*;
 use crate::verdict::VerdictScope;
 
-/// Adds to the cause of each verdict about an engine in what its backend differs from all peers, which serve the
-/// same models.
+/// Adds to the cause of each verdict about an engine how the backend differs from all peers that serve the same
+/// models.
 pub(crate) fn name_differences(verdicts: &mut [Verdict], backends: &[FleetBackend]) {
     for verdict in verdicts {
         let is_about_engine = verdict.scope == VerdictScope::Backend

@@ -17,11 +17,12 @@ use std::collections::HashMap;
 use std::time::Instant;
 use tokenweir_routing::resilience::DownKind;
 
-/// A verdict that begins at most so many seconds after a reload may be caused by it.
+/// Maximum number of seconds from a reload to the start of a verdict that the reload may have caused.
 const CAUSED_WITHIN_SECONDS: f64 = 150.0;
-/// Verdicts begin at the same time if at most so many seconds are between them: one evaluation, with its delay.
+/// Maximum number of seconds between verdicts that begin at the same time: the interval of one evaluation and
+/// its delay.
 const SAME_SECONDS: f64 = 6.0;
-/// The reload is noticed so many seconds late.
+/// Maximum delay with which a reload is noticed, in seconds.
 const RELOAD_LATE_SECONDS: f64 = 10.0;
 
 /// The rules about the fleet and the gateway, with the state that they need between two evaluations.
@@ -29,7 +30,6 @@ const RELOAD_LATE_SECONDS: f64 = 10.0;
 pub(crate) struct FleetDiagnoser {
     /// The time at which each verdict that holds began, by the names of its rule and of its backend.
     begins: HashMap<(Cow<'static, str>, String), Instant>,
-    /// Time of the first evaluation.
     first_at: Option<Instant>,
     gateway: GatewayRules,
     gateway_queue: GatewayQueue,
@@ -75,7 +75,7 @@ impl FleetDiagnoser {
         verdicts
     }
 
-    /// Sets since when the verdicts hold, and adds the reload that came before them.
+    /// Sets the time at which each verdict began, and adds the reload before that time.
     fn name_begins(&mut self, verdicts: &mut [Verdict], fleet: &FleetObservation, now: Instant) {
         let mut begins = HashMap::new();
         for verdict in verdicts {
@@ -90,8 +90,9 @@ impl FleetDiagnoser {
         self.begins = begins;
     }
 
-    /// Adds to the verdicts about backends that are down what is common to them, if all went down at the same time in the
-    /// same way, and not since the first evaluation.
+    /// If all backends went down at the same time, adds to their verdicts that the cause may be between the
+    /// gateway and the backends. Their reasons must allow this, and they must have been up at the first
+    /// evaluation.
     fn name_same_outage(
         &mut self,
         verdicts: &mut [Verdict],
@@ -125,18 +126,18 @@ impl FleetDiagnoser {
         }
     }
 
-    /// Whether the times that the gateway measured say nothing about backends.
+    /// Whether measured times are unusable because the gateway itself stood still or lacked CPU time.
     pub(crate) fn is_disturbed(&self, now: Instant) -> bool {
         self.starvation.is_disturbed(now)
     }
 }
 
-/// Whether requests wait or are refused because of what the verdict says.
+/// Whether the condition of the verdict makes requests wait or makes the gateway refuse them.
 fn is_about_wait(found: &Verdict) -> bool {
     [NO_CAPACITY.name, SHEDDING.name, BACKEND_AWAITED.name].contains(&&*found.verdict)
 }
 
-/// Adds to a verdict which reload came before it.
+/// Adds to a verdict the reload that preceded it.
 pub(crate) fn name_reload(verdict: &mut Verdict, fleet: &FleetObservation) {
     let Some(reload) = &fleet.reload else { return };
     let began_after = reload.age_seconds - verdict.age_seconds;
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_have_operator_and_health_check_error() {
+    fn causes_name_the_operator_and_health_check_error() {
         let observed = fleet(&[Available, Drained, Down], 100, 50);
         let verdicts = FleetDiagnoser::default().diagnose(&observed, clock::epoch());
         let causes: Vec<_> = verdicts
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_of_all_at_once_is_common() {
+    fn simultaneous_outages_of_all_have_one_cause() {
         let cause_at_all = |reason: &str, before: Availability| {
             let mut diagnoser = FleetDiagnoser::default();
             let start = clock::epoch();
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn the_age_counts_from_the_begin() {
+    fn the_age_counts_from_the_beginning() {
         let mut diagnoser = FleetDiagnoser::default();
         let start = clock::epoch();
         let mut age_at = |seconds, states: &[Availability]| {

@@ -1,4 +1,5 @@
-//! The rule about requests that wait in the gateway because all backends are full, or because of the gate of admission.
+//! The rule about requests that wait in the gateway because all backends are full, or because the gate of
+//! admission holds them.
 
 use super::observation::{FleetObservation, first_of};
 use crate::debounce::VerdictDebounce;
@@ -7,14 +8,14 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 
-/// The setting that limits backends without a queue, if no other is known.
+/// The setting that is assumed to limit the backends if no other one is known.
 const MAX_IN_FLIGHT: &str = "admission.max_in_flight";
-/// Minimum number of requests that wait now, or of ended requests that waited and were slow.
+/// Minimum number of requests that wait now, or of requests that ended slowly because they waited.
 const MIN_REQUESTS: usize = 3;
 /// Time in the queue, in seconds, that harms a client: the default of `slow.ttft`.
 const HARMFUL_WAIT_SECONDS: f64 = 2.0;
-/// Minimum share of all requests that waited in the queue and were slow. The live page and
-/// `tokenweir top` show a share of at least this value in yellow.
+/// Minimum share of requests that were slow because they waited in the queue. The live page and `tokenweir top`
+/// show a share of at least this value in yellow.
 const MIN_SHARE: f64 = 0.02;
 
 pub(super) static GATEWAY_QUEUE: DiagnosisRule = DiagnosisRule {
@@ -58,12 +59,12 @@ struct LeftBackend {
     at: Instant,
 }
 
-/// Backends that left earlier do not explain that the others are full.
+/// Time after which a backend that left no longer explains why the others are full.
 const LEFT_WITHIN: Duration = Duration::from_mins(10);
-/// Maximum number of backends that are named.
+/// Maximum number of backends that the cause names.
 const MAX_NAMED: usize = 3;
 
-/// The remedy for requests that the gate of admission holds.
+/// The remedy for requests that wait because of the gate of admission.
 const GATE_REMEDY: &str = "Add backends, store KV in fp8 (--kv-cache-dtype), or give vLLM more of the GPU's memory \
                            (--gpu-memory-utilization). admission.max_wait limits the wait.";
 
@@ -91,9 +92,9 @@ impl GatewayQueue {
         if is_named || self.debounce.since().is_none() {
             return None;
         }
-        // The present load does not explain earlier waits, so the cause is determined again only while
-        // the condition is found. If `admission.max_in_flight` is the cause, it stays the cause,
-        // because at some moments fewer backends are at this limit.
+        // The cause is determined again only while the condition is found, because later load does not explain
+        // earlier waits. The cause `admission.max_in_flight` is kept, because the number of backends at this
+        // limit changes.
         let last = self.last.take();
         let keep = |last: &Verdict| !is_found || last.origin == Origin::Setting;
         let severity = VerdictSeverity::of_harm(fleet.counts.delayed, fleet.counts.requests);
@@ -113,7 +114,8 @@ impl GatewayQueue {
         })
     }
 
-    /// How many backends are gone, and which. `None`: none, or as many others joined.
+    /// The number and names of the backends that are gone, as text. `None`: none is gone, or as many others
+    /// have joined.
     pub(super) fn left_clause(&self, now: Instant) -> Option<String> {
         self.members.left_clause(now)
     }
@@ -159,7 +161,7 @@ impl Members {
     }
 }
 
-/// Adds to the verdict why the requests wait. `left`: which backends are gone.
+/// Adds to the verdict why requests wait. `left`: a text about the backends that are gone.
 fn because_of_queue(found: Verdict, fleet: &FleetObservation, left: Option<&str>) -> Verdict {
     if let Some(reason) = &fleet.held_because {
         let found = found.because(reason.clone()).at(Origin::Excluded);

@@ -2,7 +2,7 @@
 //! clients. These conditions do not change the state of a backend, so the states of the backends do not
 //! show them.
 
-use super::observation::{CertificateReloads, FleetObservation, VersionTakenOut};
+use super::observation::{CertificateReloads, FleetObservation};
 use super::slow_clients::SlowClients;
 use crate::recent::CountGrowth;
 use crate::rule::prelude::*;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 /// The verdict about a certificate begins this many seconds before the certificate expires.
 const EXPIRY_NOTICE_SECONDS: f64 = 7.0 * 86_400.0;
-/// The verdict about lost spans or log lines ends if none is lost for this time. While there are requests,
-/// the exporter sends a batch every few seconds.
+/// The verdict about lost spans or log lines ends if nothing is lost for this time. The exporter sends a batch
+/// every few seconds while there are requests.
 const EXPORT_FAILURE_HOLD: Duration = Duration::from_secs(45);
 /// Maximum length of the error text of a failed reload in a verdict, in characters.
 const MAX_PROBLEM_CHARACTERS: usize = 200;
@@ -65,24 +65,11 @@ pub(super) static LOG_LINES_LOST: DiagnosisRule = DiagnosisRule {
     ..DiagnosisRule::GATEWAY
 };
 
-pub(super) static VERSION_TAKEN_OUT: DiagnosisRule = DiagnosisRule {
-    name: "version_taken_out",
-    severity: "warning",
-    meaning: "A version of a split model gets no requests, because it was worse than the others.",
-    evidence: "The guard of the model compared its share of bad requests with that of the others. The cause states \
-               the version, the fault and both shares.",
-    remedy: "Give the version the weight 0, repair it, and give it a weight again: a change of `models` lets it \
-             get requests.",
-    disproof: "model_splits in /status has taken_out: null for the version.",
-    ..DiagnosisRule::GATEWAY
-};
-
 /// The rules about the gateway, with the state that they need between two evaluations.
 #[derive(Debug, Default)]
 pub(super) struct GatewayRules {
-    /// The number of lost spans.
     spans: CountGrowth,
-    /// The number of lost lines of the access log.
+    /// Whether the number of lost lines of the access log has grown.
     log_lines: CountGrowth,
     slow_clients: SlowClients,
     /// The numbers of successful and of failed reloads of certificate files at the last evaluation. `None`:
@@ -137,7 +124,7 @@ impl GatewayRules {
         {
             matches.push(LOG_LINES_LOST.verdict(VerdictSeverity::Warning));
         }
-        matches.extend(version_taken_out(&gateway.versions_taken_out));
+        matches.extend(gateway.verdicts.iter().cloned());
         matches.extend(self.slow_clients.judge(fleet, now));
         matches
     }
@@ -155,25 +142,6 @@ impl GatewayRules {
         self.has_certificate_failed
             .then_some("certificate files cannot be used: the log has the error")
     }
-}
-
-/// The verdict of [`VERSION_TAKEN_OUT`]. `None`: no version was taken out.
-fn version_taken_out(versions: &[VersionTakenOut]) -> Option<Verdict> {
-    let first = versions.first()?;
-    let causes = versions.iter().map(|version| {
-        let fault = version.fault.replace('_', " ");
-        let share = 100.0 * version.share;
-        let others = 100.0 * version.share_of_others;
-        let VersionTakenOut { model, version, .. } = version;
-        format!("{version} of {model}: {fault} {share:.0} %, at the others {others:.0} %")
-    });
-    let cause = causes.collect::<Vec<_>>().join("; ");
-    let share = |measure, share| Evidence::new(measure, share, "ratio", 0.0);
-    let found = VERSION_TAKEN_OUT.verdict(VerdictSeverity::Warning);
-    Some(found.because(cause).with([
-        share("bad_share", first.share),
-        share("bad_share_of_others", first.share_of_others),
-    ]))
 }
 
 #[cfg(test)]
@@ -257,24 +225,6 @@ mod tests {
         };
         assert!(!is_named(0, 3), "these are old");
         assert!(is_named(0, 4) && is_named(0, 4) && !is_named(1, 4));
-    }
-
-    #[test]
-    fn a_version_that_was_taken_out_is_named() {
-        let gateway = GatewayConditions {
-            versions_taken_out: vec![VersionTakenOut {
-                model: "chat".into(),
-                version: "chat-v2".into(),
-                fault: "empty_answers",
-                share: 0.254,
-                share_of_others: 0.01,
-            }],
-            ..GatewayConditions::default()
-        };
-        let named = names(&mut GatewayRules::default(), &gateway, clock::epoch());
-        let expected =
-            "warning version_taken_out chat-v2 of chat: empty answers 25 %, at the others 1 %";
-        assert_eq!(named, [expected]);
     }
 
     #[test]

@@ -28,6 +28,6 @@ pub(crate) use observation::tests;
 pub use observation::{
     AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, CpuSupply, DrainSummary,
     FleetBackend, FleetObservation, GatewayConditions, LimitedClient, ObservedTtft, RecentCounts,
-    RecentReload, RecentStarts, SettingValue, SlowUpload, UnforwardedCounts, VersionTakenOut,
+    RecentReload, RecentStarts, SettingValue, SlowUpload, UnforwardedCounts,
 };
 pub use rules::FLEET_RULES;

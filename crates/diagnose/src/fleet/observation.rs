@@ -1,7 +1,7 @@
 //! The observations of the gateway at one time: about all backends, and about the gateway itself.
 
 use crate::fatal_requests::RequestEnds;
-use crate::verdict::Change;
+use crate::verdict::{Change, Verdict};
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use tokenweir_routing::resilience::Availability;
 /// All backends of the gateway, and the requests of the last seconds.
 #[derive(Debug, Clone, Default)]
 pub struct FleetObservation {
-    /// All backends.
+    /// All backends of the gateway, whether they get requests or not.
     pub backends: Vec<FleetBackend>,
     /// Counts of the requests that ended in the last [`Self::window_seconds`].
     pub counts: RecentCounts,
@@ -26,8 +26,8 @@ pub struct FleetObservation {
     /// Why requests wait although backends have capacity, such as `14 of 41 sessions fit into the KV caches`. `None`:
     /// no request waits for the gate of admission.
     pub held_because: Option<String>,
-    /// Number of backends that get no further requests because of `limited_by`, although no requests wait in their
-    /// engines.
+    /// Number of backends that get no further requests because they reach the setting `limited_by`, although no
+    /// requests wait in their engines.
     pub limited_backends: usize,
     /// The setting of admission that keeps requests from these backends. `None`: `admission.max_in_flight`.
     pub limited_by: Option<&'static str>,
@@ -35,23 +35,23 @@ pub struct FleetObservation {
     pub awaited_models: Vec<AwaitedModel>,
     /// The observations about the gateway itself.
     pub gateway: GatewayConditions,
-    /// The models that requests named although no backend lists them. Each has the number of these requests
-    /// so far.
+    /// The models that requests name although no backend lists them, each with the number of these requests so
+    /// far.
     pub unserved_models: Vec<(String, u64)>,
-    /// What the gateway itself ended since the last observation, and the slow uploads.
+    /// The requests that the gateway itself ended since the last observation, and slow uploads.
     pub unforwarded: UnforwardedCounts,
-    /// The requests that ended since the last observation, by what they have in common.
+    /// The requests that ended since the last observation, grouped by common properties.
     pub request_ends: RequestEnds,
     /// The values of the settings [`LIMIT_SETTINGS`](super::LIMIT_SETTINGS) that are set.
     pub settings: Vec<SettingValue>,
     /// The client that causes most of the work, as a sentence. `None`: none does.
     pub main_client: Option<String>,
-    /// The client of most of the requests that the gateway refused. `None`: none was refused, or those of no
-    /// client are most.
+    /// The client with most of the requests that the gateway refused. `None`: no request was refused, or no
+    /// client has most of them.
     pub limited_client: Option<LimitedClient>,
-    /// The TTFT of the streams of the last minute. `None`: there were none.
+    /// The TTFT of the streams of the last minute. `None`: there were no streams.
     pub ttft: Option<ObservedTtft>,
-    /// The last reload that changed something. `None`: there was none.
+    /// The last reload that changed a setting. `None`: no reload has changed one.
     pub reload: Option<RecentReload>,
 }
 
@@ -60,9 +60,9 @@ pub struct FleetObservation {
 pub struct RecentReload {
     /// Seconds since the reload.
     pub age_seconds: f64,
-    /// When it was, such as `14:03:10 UTC`.
+    /// The time of day of the reload, such as `14:03:10 UTC`.
     pub clock: String,
-    /// What it changed, with values before and after.
+    /// The changes of the reload, with the values before and after.
     pub changed: String,
 }
 
@@ -71,18 +71,18 @@ pub struct RecentReload {
 pub struct LimitedClient {
     /// The name of the client in texts.
     pub name: String,
-    /// The limits of its tenant and of the keys of the tenant, by their paths in the key file.
+    /// The limits of the client's tenant and of its keys, by their paths in the key file.
     pub limits: BTreeMap<String, u64>,
-    /// Its share of the refused requests, from 0 to 1.
+    /// The client's share of the refused requests, from 0 to 1.
     pub refused_share: f64,
 }
 
-/// What happened to requests in the gateway itself in an interval.
+/// Requests that the gateway itself ended in an interval, and slow uploads.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct UnforwardedCounts {
-    /// Number of requests that the gateway ended, by the reason of its error, or by the timeout.
+    /// Number of requests that the gateway ended, by the reason of its error or the name of the timeout.
     pub ends: BTreeMap<&'static str, u64>,
-    /// The uploads that took long.
+    /// The uploads of request bodies that took long.
     pub uploads: Vec<SlowUpload>,
 }
 
@@ -91,27 +91,27 @@ pub struct UnforwardedCounts {
 pub struct SlowUpload {
     /// The name of the client in texts.
     pub client: String,
-    /// Time from the head to the end of the body, in seconds.
+    /// Time from the request head to the end of the body, in seconds.
     pub seconds: f64,
     /// Length of the body, in bytes.
     pub bytes: u64,
 }
 
-/// The value of a setting.
+/// A configured setting, which a verdict can name with its value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SettingValue {
     /// The name of the setting, such as `timeouts.first_output`.
     pub name: &'static str,
     /// The value as the configuration writes it, such as `1s`.
     pub value: String,
-    /// The value in seconds. `None`: the setting is no time.
+    /// The value in seconds. `None`: the setting is not a duration.
     pub seconds: Option<f64>,
 }
 
 /// The TTFT of the streams of a minute.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ObservedTtft {
-    /// Number of streams.
+    /// Number of streams with a TTFT in the minute.
     pub count: u64,
     /// The median, in seconds.
     pub p50: f64,
@@ -126,11 +126,11 @@ pub struct RecentCounts {
     pub requests: u64,
     /// Number of the ended requests that the gateway refused.
     pub refused: u64,
-    /// The most frequent reason of the refusals, such as `saturated`. `None`: none was refused.
+    /// The most frequent reason of the refusals, such as `saturated`. `None`: no request was refused.
     pub refused_because: Option<String>,
     /// Number of the ended requests that failed because of a backend.
     pub failed: u64,
-    /// Number of the ended requests whose client got no good answer, or a slow one.
+    /// Number of the ended requests that failed for the client or were slow.
     pub harmed: u64,
     /// Number of the ended requests that were slow because they waited for capacity.
     pub waited: u64,
@@ -138,33 +138,33 @@ pub struct RecentCounts {
     pub delayed: u64,
     /// Number of the ended requests that a backend answered with a status of 4xx, by status.
     pub client_errors: BTreeMap<u16, u64>,
-    /// Number of error responses by status and origin, as far as the origin is not the engine.
+    /// Number of error responses by status and origin. Error responses of the engine are not counted.
     pub error_sources: BTreeMap<String, u64>,
-    /// What most requests with one kind of harm have in common, by the kind.
+    /// For each kind of harm: what most of the harmed requests have in common.
     pub common: BTreeMap<String, String>,
 }
 
 /// A model that no backend can serve now and for which requests wait.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AwaitedModel {
-    /// The name of the model.
+    /// The model name that the requests contain.
     pub model: String,
     /// Number of waiting requests.
     pub requests: usize,
     /// Seconds for which requests have waited while no backend could serve the model.
     pub seconds: f64,
-    /// The name that backends must list, if the configuration gives the model another one. `None`: the same.
+    /// The name under which backends must list the model. `None`: the same name.
     pub served_as: Option<String>,
 }
 
 /// The observations of the gateway about itself.
 #[derive(Debug, Clone, Default)]
 pub struct GatewayConditions {
-    /// Why the last reload of the configuration, of the API keys or of a discovery file failed. `None`: none
-    /// failed.
+    /// Why the last reload of the configuration, of the API keys or of a discovery file failed. `None`: all
+    /// succeeded.
     pub reload_problem: Option<String>,
-    /// The certificates that the gateway presents. Each entry has the kind of the other side (`client`,
-    /// `backend` or `collector`), and the seconds until the certificate expires.
+    /// The certificates that the gateway presents. Each entry is the kind of the peer (`client`, `backend` or
+    /// `collector`) and the number of seconds until the certificate expires.
     pub certificates: Vec<(&'static str, f64)>,
     /// The reloads of certificate files since the start.
     pub certificate_reloads: CertificateReloads,
@@ -183,13 +183,13 @@ pub struct GatewayConditions {
     pub is_memory_full: bool,
     /// The CPU time that the process of the gateway gets.
     pub cpu: CpuSupply,
-    /// Number of open streams.
+    /// Number of streams that have begun and not ended.
     pub open_streams: usize,
     /// Number of open streams whose clients do not read the data that has arrived for them.
     pub unread_streams: usize,
-    /// The versions of split models that get no requests, because they were worse than the others.
-    pub versions_taken_out: Vec<VersionTakenOut>,
-    /// The starts of the gateway.
+    /// What options found, each by a rule of its own about the gateway.
+    pub verdicts: Vec<Verdict>,
+    /// The recent starts, which show whether the gateway is killed repeatedly.
     pub starts: RecentStarts,
     /// Number of other gateways from which the exchange between gateways gets messages. 0 without an exchange.
     pub connected_gateways: u64,
@@ -202,25 +202,8 @@ pub struct RecentStarts {
     pub age_seconds: f64,
     /// Number of starts, including this one.
     pub starts: u64,
-    /// Number of the processes before this one that did not end cleanly. 0 also if nothing is known about them.
+    /// Number of earlier processes that did not end cleanly. 0 also if nothing is known about them.
     pub unclean_ends: u64,
-}
-
-/// A version of a split model that gets no requests, because it was worse than the others.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct VersionTakenOut {
-    /// The name of the split model.
-    #[serde(skip)]
-    pub model: Arc<str>,
-    /// The name of the version.
-    #[serde(skip)]
-    pub version: Arc<str>,
-    /// In what the version was worse, such as `empty_answers`.
-    pub fault: &'static str,
-    /// The share of bad requests of the version, from 0 to 1.
-    pub share: f64,
-    /// The share of bad requests of the others.
-    pub share_of_others: f64,
 }
 
 /// The CPU time that the process of the gateway gets, as far as known.
@@ -230,15 +213,15 @@ pub struct CpuSupply {
     pub timers: u64,
     /// Sum of the times by which these timers were late, in seconds.
     pub late_seconds: f64,
-    /// Number of the timers that were late by 0.7 s or more: the whole process stood still.
+    /// Number of timers that were late by 0.7 s or more, because the whole process was paused.
     pub pauses: u64,
     /// Sum of the times by which these timers were late, in seconds.
     pub pause_seconds: f64,
-    /// The longest of these times since the last observation, in seconds.
+    /// The longest such pause since the last observation, in seconds.
     pub longest_pause_seconds: f64,
-    /// The time of the wall clock, in seconds. 0: unknown.
+    /// The wall-clock time, in seconds since the Unix epoch. 0: unknown.
     pub wall_seconds: f64,
-    /// Seconds since the start in which the CPU limit of the control group stopped the process. `None`: there is
+    /// Total time in which the CPU limit of the control group stopped the process, in seconds. `None`: there is
     /// no limit.
     pub throttled_seconds: Option<f64>,
     /// Share of the last ten seconds in which a process of the machine waited for a CPU, from 0 to 1. `None`:
@@ -255,28 +238,28 @@ pub struct CertificateReloads {
     pub failed: u64,
 }
 
-/// One backend of the gateway.
+/// A backend with its state, and its attempts since the last observation.
 #[derive(Debug, Clone)]
 pub struct FleetBackend {
-    /// The backend.
+    /// The configured name, or else host and port.
     pub id: BackendId,
-    /// The host of its URL.
+    /// The host of the URL. Backends of one host can share a fault.
     pub host: Arc<str>,
     /// The base models that the backend lists. Empty: not known.
     pub models: Vec<Arc<str>>,
-    /// The state of the backend.
+    /// Why the backend gets requests or not.
     pub state: Availability,
     /// Whether the backend gets new requests. In panic mode, an ejected backend gets new requests too.
     pub is_up: bool,
     /// Why health checks fail. `None`: they pass, or none has completed.
     pub reason: Option<String>,
-    /// The drain of the backend. `None`: it is not drained.
+    /// Who drained the backend, and why. `None`: the backend is not drained.
     pub drain: Option<DrainSummary>,
     /// The attempts since the last observation.
     pub attempts: AttemptCounts,
     /// Number of restarts of the process of the backend since the backend joined the gateway.
     pub restarts: u64,
-    /// Number of metrics pages that were those of another engine than the page before.
+    /// Number of times that a metrics page came from another engine than the page before.
     pub engine_switches: u64,
     /// How the engine was started, as far as it is known: names and values, such as `max_model_len` and `8192`.
     pub facts: Vec<(&'static str, String)>,
@@ -299,17 +282,17 @@ pub struct AttemptFailures {
     /// The error status with which the backend answered. `None`: the backend sent no error status, or no
     /// response.
     pub status: Option<u16>,
-    /// What the error response shows beyond its status. `None`: nothing.
+    /// The information in the error response beyond its status. `None`: no such information.
     pub error_source: Option<ErrorSource>,
     /// Number of attempts of this kind, status and origin.
     pub count: u64,
     /// Sum of the times from sending the request to the failure, in seconds.
     pub seconds: f64,
-    /// Sum of the squares of these times.
+    /// Sum of the squares of these times, in seconds squared.
     pub squares: f64,
 }
 
-/// The drain of a backend.
+/// Who drained a backend, why, and for how long.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DrainSummary {
@@ -326,13 +309,13 @@ pub struct DrainSummary {
     pub remaining_seconds: Option<f64>,
 }
 
-/// A reload that is older than this does not explain harm, in seconds.
+/// Maximum age of a reload that can explain harm, in seconds.
 const MAX_RELOAD_AGE_SECONDS: f64 = 600.0;
 /// Maximum number of models that a cause lists.
 const MAX_LISTED: usize = 3;
 
 impl RecentReload {
-    /// The reload as a change that can explain harm. `None`: it is too old.
+    /// The reload as a change that can explain harm. `None`: the reload is too old.
     pub(crate) fn change(&self) -> Option<Change> {
         let change = Change {
             words: format!("reload at {}: {}", self.clock, self.changed),
@@ -350,7 +333,6 @@ impl FleetObservation {
         self.settings.iter().find(|setting| setting.name == name)
     }
 
-    /// The backend with this name.
     pub(crate) fn backend(&self, name: &str) -> Option<&FleetBackend> {
         self.backends.iter().find(|it| it.id.as_str() == name)
     }
@@ -372,12 +354,13 @@ impl FleetObservation {
         missing.collect::<Vec<_>>().join(", ")
     }
 
-    /// Number of backends that get requests.
+    /// Number of backends that get new requests.
     pub(super) fn up(&self) -> usize {
         self.backends.iter().filter(|backend| backend.is_up).count()
     }
 
-    /// How many backends get requests, and the states of the others, in words. `None`: all are available.
+    /// The number of backends that get requests and the states of the others, as text. `None`: all are
+    /// available.
     pub(super) fn incomplete(&self) -> Option<String> {
         let missing = self.missing_backends();
         let total = self.backends.len();
@@ -385,7 +368,7 @@ impl FleetObservation {
         (!missing.is_empty()).then(|| format!("{up} of {total} backends get requests: {missing}"))
     }
 
-    /// The first names of the models that backends list, such as `llama, qwen`.
+    /// The names of the first models that backends list, such as `llama, qwen`.
     pub(super) fn listed_models(&self) -> String {
         let models = self.backends.iter().flat_map(|backend| &backend.models);
         let names: BTreeSet<&str> = models.map(|name| &**name).collect();
@@ -410,7 +393,6 @@ impl FleetObservation {
     }
 }
 
-/// The first `most` of these texts.
 pub(super) fn first_of<T: Borrow<str>>(
     texts: impl IntoIterator<Item = T>,
     most: usize,
@@ -420,7 +402,7 @@ pub(super) fn first_of<T: Borrow<str>>(
     first.join(separator)
 }
 
-/// Returns the words for a state after a number of backends, as in `2 of weight 0`.
+/// The text for a state after a number of backends, such as `of weight 0` in `2 of weight 0`.
 fn label(state: Availability) -> &'static str {
     match state {
         Availability::ZeroWeight => "of weight 0",

@@ -1,5 +1,5 @@
-//! The rule about requests that every backend refuses: a proxy in front of the engines, the API key of the gateway, a rate
-//! limit, or requests that engines do not accept.
+//! The rule about requests that every backend refuses. Possible causes are a proxy in front of the engines, the
+//! API key of the gateway, a rate limit, or requests that engines do not accept.
 
 use super::backend_failures::{PROXY_REMEDY, RATE_LIMIT_REMEDY};
 use super::observation::{FleetObservation, RecentCounts};
@@ -10,8 +10,8 @@ use std::time::Instant;
 use tokenweir_protocol::openai::EngineError;
 use tokenweir_request::record::BY_PROXY;
 
-/// The HTTP statuses with which a backend refuses the API key of a request, or applies a rate limit. Clients can remove the
-/// reason of the others.
+/// The HTTP statuses with which a backend refuses the API key of a request or applies a rate limit. Other
+/// statuses of 4xx are a fault of the client.
 const STATUSES: [u16; 4] = [401, 403, 407, 429];
 
 pub(super) static REFUSED_BY_BACKENDS: DiagnosisRule = DiagnosisRule {
@@ -33,18 +33,17 @@ pub(super) static REFUSED_BY_BACKENDS: DiagnosisRule = DiagnosisRule {
 #[derive(Debug, Default)]
 pub(super) struct RefusedByBackends {
     debounce: VerdictDebounce,
-    /// What was refused at the last evaluation with refusals.
+    /// The refusals of the last evaluation that found some.
     refusals: Refusals,
 }
 
-/// The refusals of one evaluation.
 #[derive(Debug, Default)]
 struct Refusals {
     /// The most frequent status.
     status: u16,
-    /// Status and origin in words, if most refusals have the same.
+    /// The status and the origin as text, if most refusals have the same ones.
     source: Option<String>,
-    /// What most of the requests have in common.
+    /// A common property of most of the refused requests.
     common: Option<String>,
 }
 
@@ -126,7 +125,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn a_401_everywhere_warns_a_400_notes() {
+    fn common_401s_are_warnings_and_400s_are_notes() {
         let mut rule = RefusedByBackends::default();
         let mut now = clock::epoch();
         let mut judge = |status, count, requests| {

@@ -14,9 +14,9 @@ use tokenweir_routing::resilience::Availability;
 const WINDOW: Duration = Duration::from_mins(10);
 /// Minimum number of interruptions in the window.
 const MIN_INTERRUPTIONS: usize = 3;
-/// Minimum number of backends that were interrupted in the window, for a common cause.
+/// Minimum number of backends with interruptions in the window, for a common cause.
 const MIN_ROLLED: usize = 2;
-/// Minimum number of interruptions of all backends for requests that end engines.
+/// Minimum number of interruptions of all backends if a kind of request crashes engines.
 const MIN_FATAL: usize = 2;
 /// The verdict ends when the last interruption is older than this time plus twice the mean time between two
 /// interruptions.
@@ -43,17 +43,16 @@ pub(super) struct Restarts {
     requests: FatalRequests,
 }
 
-/// The interruptions of one backend.
 #[derive(Debug, Default)]
 struct Interruptions {
     /// The times of the restarts of the process in the window, the oldest first.
     restarts: Recent<()>,
-    /// The times at which the backend went down in the window, the oldest first. At most restarts, the
-    /// backend also goes down.
+    /// The times at which the backend went down in the window, the oldest first. Most restarts also appear
+    /// here, because the backend goes down.
     downs: Recent<()>,
     /// The number of restarts and the state at the last evaluation. `None`: no evaluation yet.
     last: Option<(u64, Availability)>,
-    /// The number of metrics pages of another engine at the last evaluation.
+    /// The number of engine switches of the metrics page at the last evaluation.
     switches: u64,
 }
 
@@ -65,7 +64,7 @@ impl Restarts {
         for backend in &fleet.backends {
             let interruptions = self.backends.entry(backend.id.clone()).or_default();
             if backend.engine_switches > interruptions.switches {
-                // Several engines answer in turn, so that their counters do not show restarts.
+                // Several engines answer in turn behind this address, so counters do not show restarts.
                 *interruptions = Interruptions::default();
                 interruptions.switches = backend.engine_switches;
             }
@@ -127,7 +126,6 @@ impl Restarts {
 }
 
 impl Interruptions {
-    /// Number of interruptions in the window.
     fn count(&self) -> usize {
         self.restarts.len().max(self.downs.len())
     }
@@ -163,7 +161,7 @@ impl Interruptions {
         let spans = u32::try_from(times.len()).ok()?.saturating_sub(1).max(1);
         let usual = last.saturating_duration_since(first) / spans;
         let age = now.saturating_duration_since(last);
-        // Requests that end engines are a cause for as long as they are counted.
+        // Requests that crash engines remain a cause as long as they are in their window.
         let is_recent = least < MIN_INTERRUPTIONS || age < usual * 2 + CLEAR_AFTER;
         is_recent.then_some((times.len(), cause))
     }
@@ -201,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn it_lasts_from_the_third_outage() {
+    fn the_verdict_begins_at_the_third_outage() {
         let available = Availability::Available;
         let crashes = named(|second| ((second / 40).min(5), available));
         assert_eq!((crashes.first(), crashes.last()), (Some(&120), Some(&295)));

@@ -2,9 +2,7 @@
 
 use super::backend_failures::BACKEND_FAILING;
 use super::gateway_queue::GATEWAY_QUEUE;
-use super::gateway_rules::{
-    CERTIFICATE_EXPIRES, LOG_LINES_LOST, RELOAD_FAILED, SPANS_LOST, VERSION_TAKEN_OUT,
-};
+use super::gateway_rules::{CERTIFICATE_EXPIRES, LOG_LINES_LOST, RELOAD_FAILED, SPANS_LOST};
 use super::limits::{GATEWAY_LIMIT, named};
 use super::observation::{AwaitedModel, DrainSummary, FleetBackend, FleetObservation, first_of};
 use super::refused_by_backends::REFUSED_BY_BACKENDS;
@@ -21,13 +19,13 @@ use tokenweir_routing::resilience::{Availability, DownKind};
 const MIN_REFUSED_SHARE: f64 = 0.01;
 /// Minimum number of refused requests for the rule `shedding`.
 const MIN_REFUSED: u64 = 3;
-/// The reasons of refusals for which [`GATEWAY_LIMIT`] is the verdict.
+/// The reasons of refusals that the rule [`GATEWAY_LIMIT`] reports.
 const OWN_LIMITS: [&str; 3] = ["overloaded", "body_memory", "gateway_exhausted"];
-/// A drain without an end is a warning if it is at least this many seconds old.
+/// Age in seconds from which a drain without an end is a warning.
 const FORGOTTEN_DRAIN_SECONDS: f64 = 3_600.0;
 /// Maximum number of models that the cause of the verdict `backend_awaited` names.
 const MAX_NAMED: usize = 3;
-/// The severities of a verdict about a backend that gets no requests, in words.
+/// The description of the severities of a verdict about a backend that gets no requests.
 const STATE_SEVERITY: &str = "warning, info while it starts, critical if `no_capacity` holds or more than 5 % of requests \
                               are refused or slow for lack of capacity";
 
@@ -107,8 +105,8 @@ static BACKEND_DRAINED: DiagnosisRule = DiagnosisRule {
     ..DiagnosisRule::BACKEND
 };
 
-/// All rules about the fleet and the gateway, the most urgent first.
-pub static FLEET_RULES: [&DiagnosisRule; 19] = [
+/// The rules about the fleet and the gateway without those of options, the most urgent first.
+pub static FLEET_RULES: [&DiagnosisRule; 18] = [
     &NO_CAPACITY,
     &BACKEND_AWAITED,
     &SHEDDING,
@@ -122,7 +120,6 @@ pub static FLEET_RULES: [&DiagnosisRule; 19] = [
     &BACKEND_DRAINED,
     &GATEWAY_LIMIT,
     &GATEWAY_STARVED,
-    &VERSION_TAKEN_OUT,
     &CERTIFICATE_EXPIRES,
     &RELOAD_FAILED,
     &SPANS_LOST,
@@ -139,8 +136,7 @@ impl Verdict {
     }
 }
 
-/// The verdicts of the rules of this module. They are about missing capacity, and about backends that are
-/// down, ejected or drained.
+/// The verdicts about missing capacity and about backends that are down, ejected or drained.
 pub(super) fn judge(fleet: &FleetObservation) -> Vec<Verdict> {
     let may_get_requests =
         |backend: &FleetBackend| backend.is_up || backend.state == Availability::Unknown;
@@ -213,7 +209,7 @@ fn judge_backend(backend: &FleetBackend, severity: VerdictSeverity) -> Option<Ve
     Some(found.about(&backend.id))
 }
 
-/// Whether the gateway refuses enough requests for [`SHEDDING`], mostly for lack of backends.
+/// Whether the gateway refuses enough requests for [`SHEDDING`], mostly because too few backends are available.
 fn is_shedding(fleet: &FleetObservation) -> bool {
     let because = fleet.counts.refused_because.as_deref();
     let is_own_limit = because.is_some_and(|reason| OWN_LIMITS.contains(&reason));
@@ -222,13 +218,13 @@ fn is_shedding(fleet: &FleetObservation) -> bool {
         && !is_own_limit
 }
 
-/// Whether the gateway refuses requests because they waited too long for a backend of their model.
+/// Whether the gateway refuses requests that waited too long for a backend with their model.
 fn is_of_awaited(fleet: &FleetObservation) -> bool {
     let is_for_lack = fleet.counts.refused_because.as_deref() == Some("no_backend");
     is_for_lack && !fleet.awaited_models.is_empty() && fleet.missing_backends().is_empty()
 }
 
-/// The verdict of [`BACKEND_AWAITED`]. `None`: no request waits for a backend of its model.
+/// The verdict of [`BACKEND_AWAITED`]. `None`: no request waits for a backend with its model.
 fn backend_awaited(fleet: &FleetObservation, severity: VerdictSeverity) -> Option<Verdict> {
     let models = &fleet.awaited_models;
     if models.is_empty() {
@@ -270,7 +266,7 @@ impl AwaitedModel {
     }
 }
 
-/// The evidence that requests are refused or wait for lack of capacity.
+/// The evidence that the gateway refuses requests or lets them wait because capacity is missing.
 fn of_refusals(fleet: &FleetObservation) -> Vec<Evidence> {
     let evidence = |measure, value, unit| Evidence::new(measure, value, unit, fleet.window_seconds);
     vec![
@@ -300,8 +296,7 @@ fn shedding_cause(fleet: &FleetObservation) -> String {
     }
 }
 
-/// The severity of a drain that harms no requests: info, because it is deliberate, or a warning if it seems
-/// forgotten.
+/// The severity of a drain that harms no requests: info, or a warning if the drain seems forgotten.
 fn drain_severity(backend: &FleetBackend) -> VerdictSeverity {
     match &backend.drain {
         Some(DrainSummary {

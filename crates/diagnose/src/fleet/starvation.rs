@@ -1,4 +1,4 @@
-//! The rule about a gateway that gets too little CPU time, or stands still.
+//! The rule about a gateway that gets too little CPU time or is paused.
 
 use super::observation::{CpuSupply, RecentStarts};
 use crate::debounce::VerdictDebounce;
@@ -7,26 +7,29 @@ use crate::rule::prelude::*;
 
 use std::time::{Duration, Instant};
 
-/// Minimum mean delay of a timer, in seconds, at which the gateway lacks CPU time. Usual delays are below 5 ms.
+/// Minimum mean delay of a timer, in seconds, at which the gateway lacks CPU time. Normal delays are below 5
+/// ms.
 const LATE_SECONDS: f64 = 0.04;
-/// The same if the CPU limit stops the process for [`THROTTLED_SHARE`] of the time.
+/// Minimum mean delay of a timer, in seconds, if the CPU limit stops the process for [`THROTTLED_SHARE`] of the
+/// time.
 const LATE_SECONDS_IF_THROTTLED: f64 = 0.01;
 /// Minimum share of the time in which the CPU limit stops the process.
 const THROTTLED_SHARE: f64 = 0.2;
-/// Minimum share of the time in which a process of the machine waits for a CPU, for a machine that is too busy.
+/// Minimum share of the time in which processes of the machine wait for a CPU, for the cause that the machine
+/// is too busy.
 const BUSY_SHARE: f64 = 0.3;
-/// Minimum number of timers between two evaluations for a mean.
+/// Minimum number of timers between two evaluations for a usable mean.
 const MIN_TIMERS: u64 = 3;
-/// Time for which a pause of the whole process counts.
+/// Time after which a pause of the process no longer counts.
 const PAUSE_WINDOW: Duration = Duration::from_mins(2);
-/// Minimum number of pauses for a verdict, and length of a single pause that suffices, in seconds.
+/// Minimum number of pauses for a verdict, and then the length in seconds from which a single pause is enough.
 const MIN_PAUSES: u64 = 2;
 const LONG_PAUSE_SECONDS: f64 = 2.0;
-/// Minimum difference between the growth of the wall clock and of the monotonic clock, in seconds, for a pause that
-/// only the wall clock shows: the machine was suspended, or its time was set.
+/// Minimum jump of the wall clock against the monotonic clock, in seconds, for a pause that only the wall clock
+/// shows: the machine was suspended, or its time was set.
 const CLOCK_STEP_SECONDS: f64 = 2.0;
 
-/// Time for which a pause disturbs what the gateway measures.
+/// Time after a pause in which times that the gateway measures are unusable.
 const DISTURBED_FOR: Duration = Duration::from_secs(9);
 
 pub(super) static GATEWAY_STARVED: DiagnosisRule = DiagnosisRule {
@@ -51,11 +54,11 @@ pub(super) struct Starvation {
     debounce: VerdictDebounce,
     /// The CPU supply and the time of the last evaluation. `None`: no evaluation yet.
     last: Option<(CpuSupply, Instant)>,
-    /// What the last evaluation that found the condition observed.
+    /// The observation of the last evaluation that found the condition.
     found: Observation,
     /// The pauses of the last two minutes, the oldest first.
     pauses: Recent<Pauses>,
-    /// The last evaluation that shows that the gateway stood still or was starved.
+    /// The time of the last evaluation that found a pause or too little CPU time.
     disturbed_at: Option<Instant>,
 }
 
@@ -64,7 +67,7 @@ pub(super) struct Starvation {
 struct Pauses {
     count: u64,
     longest_seconds: f64,
-    /// Whether only the wall clock shows them.
+    /// Whether only the wall clock shows the pauses.
     is_clock_step: bool,
 }
 
@@ -79,8 +82,8 @@ struct Observation {
     waiting_share: f64,
 }
 
-/// The verdict about a gateway that was killed and started again. `None`: the processes before this one ended cleanly,
-/// or are unknown.
+/// The verdict about a gateway that was killed and started again. `None`: earlier processes ended cleanly, or
+/// are unknown.
 pub(super) fn killed(starts: &RecentStarts) -> Option<Verdict> {
     let RecentStarts {
         age_seconds,
@@ -146,8 +149,8 @@ impl Starvation {
         ]))
     }
 
-    /// Whether the times that the gateway measured since the last evaluation say nothing about backends: it stood
-    /// still or was starved in this time, or in the time before, in which their requests began.
+    /// Whether the times that the gateway measured since the last evaluation show nothing about backends,
+    /// because the gateway was paused or lacked CPU time recently.
     pub(super) fn is_disturbed(&self, now: Instant) -> bool {
         let is_recent = |at| now.saturating_duration_since(at) < DISTURBED_FOR;
         self.disturbed_at.is_some_and(is_recent)
@@ -177,7 +180,7 @@ impl Starvation {
         seconds.fold(0.0, f64::max)
     }
 
-    /// The cause, if the process stood still often or for long enough.
+    /// The cause as text, if the process was paused often or long enough.
     fn pause_cause(&self) -> Option<String> {
         let count: u64 = self.pauses.iter().map(|pauses| pauses.count).sum();
         let longest = self.longest_pause();
@@ -202,7 +205,8 @@ impl Starvation {
 }
 
 impl Observation {
-    /// `None`: too few timers fired. Pauses of the whole process do not count.
+    /// The CPU supply between two observations, without pauses of the whole process. `None`: too few timers
+    /// fired.
     fn between(before: &CpuSupply, after: &CpuSupply, seconds: f64) -> Option<Self> {
         let timers = after.timers.saturating_sub(before.timers);
         if timers < MIN_TIMERS {
@@ -251,8 +255,8 @@ mod tests {
     use std::time::Duration;
     use tokenweir_protocol::clock;
 
-    /// Plays evaluations in each of which 40 timers were late by so many milliseconds on average, and the CPU
-    /// limit stopped the process for this share of the time. Returns the cause after each.
+    /// Runs evaluations with 40 timers each, given the mean delay of the timers in milliseconds and the share
+    /// of the time in which the CPU limit stopped the process. Returns the cause after each evaluation.
     fn causes(steps: &[(f64, f64)]) -> Vec<Option<String>> {
         let mut rule = Starvation::default();
         let mut cpu = CpuSupply {
@@ -335,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_machine_with_punctual_timers_is_well() {
+    fn punctual_timers_on_busy_machines_cause_no_verdict() {
         assert_eq!(causes(&[(4.0, 0.9); 6]), vec![None; 6]);
         assert_eq!(causes(&[(20.0, 0.0); 6]), vec![None; 6]);
     }

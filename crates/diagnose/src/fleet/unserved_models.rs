@@ -6,7 +6,7 @@ use crate::rule::prelude::*;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Time without a request for a model after which the verdict does not name the model any more.
+/// Time after which a model is removed from the verdict if no request names it.
 const FORGET_AFTER: Duration = Duration::from_mins(5);
 /// Length of the window whose requests determine the severity.
 const SEVERITY_WINDOW: Duration = Duration::from_secs(30);
@@ -33,7 +33,7 @@ pub(super) struct UnservedModels(BTreeMap<String, UnservedModel>);
 struct UnservedModel {
     /// Number of requests for the model so far, as of the last evaluation.
     total: u64,
-    /// The number of new requests of each evaluation that found some.
+    /// The numbers of new requests of the evaluations that found some.
     recent: Recent<u64>,
 }
 
@@ -90,7 +90,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn it_ends_five_minutes_after_the_last_request() {
+    fn the_verdict_ends_minutes_after_the_last_request() {
         let mut rule = UnservedModels::default();
         let start = clock::epoch();
         let mut judge = |seconds, models: &[(&str, u64)], requests| {

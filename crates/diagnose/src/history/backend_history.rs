@@ -15,21 +15,21 @@ use tokenweir_protocol::limits::push_bounded;
 /// The history of one backend.
 #[derive(Debug)]
 pub struct BackendHistory {
-    /// What happened between each two samples of the last five minutes, the oldest first.
+    /// The changes between successive samples of the last five minutes, the oldest first.
     steps: VecDeque<HistoryStep>,
-    /// The last sample. If this sample had no metrics page, it has the last known page instead.
+    /// The last sample. If it has no metrics page, the last known page is inserted.
     last_sample: Option<DiagnosisSample>,
-    /// The measures of the last 60 minutes without a verdict, the oldest first. A restart of the
-    /// backend process clears those that depend on the process.
+    /// The measures of the last 60 minutes without a verdict, the oldest first. A restart of the backend
+    /// process clears the measures that depend on the process.
     minutes: VecDeque<MinuteMeasures>,
-    /// The measures of the last completed minute. They are not usual if a verdict begins in the next minute: a fault can
-    /// have begun in this one. `None`: a verdict holds, or no minute has completed.
+    /// The measures of the last completed minute. They are dropped if a verdict begins in the next minute,
+    /// because the fault may have begun earlier. `None`: a verdict holds, or no minute is complete.
     last_minute: Option<MinuteMeasures>,
     /// The baseline of each measure, computed from `minutes`. `None`: the measure has fewer than five
     /// known values.
     baselines: [Option<RobustBaseline>; measure::COUNT],
-    /// The measures of the first half minute with requests. A restart of the backend process clears those that depend
-    /// on the process. `None`: there was none.
+    /// The measures of the first half minute with requests. A restart of the backend process clears the
+    /// measures that depend on the process. `None`: no half minute had requests.
     first: Option<MinuteMeasures>,
     /// Start of the current minute. `None`: no sample yet.
     minute_start: Option<Instant>,
@@ -41,14 +41,11 @@ pub struct BackendHistory {
 /// The value of each measure in one minute, in the order of [`WindowMeasure::ALL`]. NaN: unknown.
 type MinuteMeasures = [f32; measure::COUNT];
 
-/// Number of steps in the history.
 const MAX_STEPS: usize = (LONG_WINDOW.as_secs() / EVERY.as_secs()) as usize;
 const MINUTE: Duration = Duration::from_mins(1);
-/// Length of the first measurement.
+/// Length of the first measurement, which replaces a missing baseline.
 const FIRST: Duration = Duration::from_secs(30);
-/// Number of minutes in the history.
 const MAX_MINUTES: usize = 60;
-/// Minimum number of minutes for a baseline.
 const MIN_BASELINE_MINUTES: usize = 5;
 
 impl BackendHistory {
@@ -63,8 +60,7 @@ impl BackendHistory {
             self.forget_process();
         }
         if sample.is_up && self.last_sample.is_some_and(|last| !last.is_up) {
-            // The earlier steps include times without requests, because the backend was not up. They
-            // do not show its load.
+            // The backend was not up in the earlier steps, so they do not show its load.
             self.steps.clear();
         }
         let step = HistoryStep::new(&sample, self.last_sample.as_ref());
@@ -108,14 +104,14 @@ impl BackendHistory {
         WindowMeasure::ALL.map(|measure| window.get(measure).map_or(f32::NAN, |value| value as f32))
     }
 
-    /// Whether the first half minute of this process is known.
+    /// Whether the measures of the first half minute of this process are known.
     fn has_first(&self) -> bool {
         let duration = WindowMeasure::RequestSeconds as usize;
         self.first.is_some_and(|first| !first[duration].is_nan())
     }
 
-    /// Keeps the measures of the last half minute as the first ones, if it had enough requests. Those that survive a
-    /// restart stay.
+    /// Stores the measures of the last half minute as the first ones, if it had enough requests. Measures that
+    /// survive a restart are kept.
     fn keep_first(&mut self) {
         let window = self.window(FIRST);
         let is_whole = window.seconds() >= FIRST.as_secs_f64();
@@ -140,7 +136,7 @@ impl BackendHistory {
         (is_early && !value.is_nan()).then_some(value)
     }
 
-    /// Forgets the measures that depend on the process of the backend.
+    /// Clears the measures that depend on the backend process.
     fn forget_process(&mut self) {
         for measure in WindowMeasure::ALL {
             if measure.survives_restart() {
@@ -165,13 +161,13 @@ impl BackendHistory {
         RobustBaseline::from_values(known, min_minutes, measure.min_deviation())
     }
 
-    /// The usual value of a measure, if it is known in one healthy minute or more. A baseline needs more
-    /// minutes, because its deviation must be known, too.
+    /// The usual value of a measure, if it is known in one healthy minute or more. Unlike a baseline, this
+    /// value needs no deviation, so one minute is enough.
     pub(crate) fn usual(&self, measure: WindowMeasure) -> Option<f64> {
         self.baseline_of(measure, 1).map(|baseline| baseline.median)
     }
 
-    /// The usual value of a measure, or that of the first half minute with requests.
+    /// The usual value of a measure, or else its value in the first half minute with requests.
     pub(crate) fn past(&self, measure: WindowMeasure) -> Option<f64> {
         self.usual(measure).or(self.early_value(measure))
     }
@@ -195,7 +191,7 @@ impl BackendHistory {
         self.last_sample.is_some_and(|last| last.is_up)
     }
 
-    /// Whether both backends serve the same models. Also true if the models of neither are known.
+    /// Whether both backends serve the same models. Also true if the models of both are unknown.
     pub(crate) fn has_models_of(&self, other: &Self) -> bool {
         let models = |history: &Self| history.gateway().map(|it| it.models);
         models(self) == models(other)
@@ -206,7 +202,7 @@ impl BackendHistory {
         self.gateway().map_or(1, |gateway| gateway.weight)
     }
 
-    /// Greatest number of sequences that the engine has run at once since its start, as far as known.
+    /// Maximum number of sequences that the engine has run at once since its start, as far as known.
     pub(crate) fn most_running(&self) -> u32 {
         self.gateway().map_or(0, |gateway| gateway.most_running)
     }
@@ -222,7 +218,7 @@ impl BackendHistory {
         window.seconds() >= span.as_secs_f64() && window.has_no_load()
     }
 
-    /// Whether the last canary request had no answer.
+    /// Whether the last canary request got no answer.
     pub(crate) fn has_silent_canary(&self) -> bool {
         let silence = self.steps.back().and_then(|it| it.get(StepSignal::Canary));
         silence.is_some_and(|seconds| seconds > 0.0)
@@ -242,7 +238,6 @@ impl BackendHistory {
 }
 
 impl Default for BackendHistory {
-    /// An empty history.
     fn default() -> Self {
         Self {
             steps: VecDeque::with_capacity(MAX_STEPS),

@@ -1,32 +1,31 @@
-//! The prompts of the last requests, to know how much of a prompt an earlier one had, whatever the caches of the
-//! backends hold now. With this, a conversation that goes on is known although it was evicted.
+//! Remembers the prompts of the last requests, to tell how much of a new prompt an earlier prompt contained.
+//! The caches of the backends do not matter, so a continued conversation is recognised even after its eviction.
 
 use hashbrown::HashSet;
 use std::time::{Duration, Instant};
 
-/// The ends of the prompts of the last 30 to 60 seconds. Clients choose the prompts, so the sets need hashes with a random
-/// seed, as those of `hashbrown` have.
+/// The hash of the last block of each prompt of the last 30 to 60 seconds. Clients choose the prompts, so the
+/// sets use hashing with a random seed, which is the default of `hashbrown`.
 #[derive(Debug, Default)]
 pub(crate) struct KnownPrompts {
-    /// The last block of each prompt. A hash covers all blocks before its own.
+    /// The hash of the last block of each prompt. The hash of a block covers all blocks before it.
     current: HashSet<u64>,
-    /// Those of the time before.
     previous: HashSet<u64>,
-    /// The time from which `current` counts. `None`: there was no prompt.
+    /// The time since which `current` collects prompts. `None`: no prompt yet.
     since: Option<Instant>,
 }
 
-/// Time after which the prompts so far are the previous ones. Agents return sooner. People who return later
-/// cannot expect a cache to keep their conversation.
+/// Time after which the current set becomes the previous one. Agents continue a conversation sooner. If people
+/// continue it later, an eviction is no fault.
 const KEPT_FOR: Duration = Duration::from_secs(30);
-/// Maximum number of prompts of the current time. Further ones shorten the time.
+/// Maximum number of prompts in the current set. A full set becomes the previous one earlier.
 const MAX_PROMPTS: usize = 8_192;
-/// Number of blocks of a prompt in which the end of an earlier prompt is searched.
+/// Number of blocks at the end of a prompt that are compared with the ends of earlier prompts.
 const SEARCHED_BLOCKS: usize = 64;
 
 impl KnownPrompts {
-    /// Adds a prompt with these blocks at `now`. Returns the number of its leading blocks that were all blocks of an
-    /// earlier prompt. 0: it extends none.
+    /// Adds a prompt with these blocks at `now`. Returns the number of leading blocks that form a whole earlier
+    /// prompt. 0: the prompt continues no earlier prompt.
     pub(crate) fn add(&mut self, blocks: &[u64], now: Instant) -> usize {
         let Some(end) = blocks.last() else {
             return 0;

@@ -1,12 +1,12 @@
-//! The measures of a window of steps, with the name, the unit and the computation of each measure. Rules
-//! evaluate the measures, evidence contains them, and each measure has a baseline.
+//! The measures of a window of steps, each with its name, its unit and its computation. Rules evaluate the
+//! measures, and each measure has a baseline.
 
 use super::signals::StepSignal;
 use super::window::StepWindow;
 use tokenweir_protocol::named_enum;
 
-/// Declares the measures. A row has the name, the unit, the change that can harm requests, the source of the value and
-/// its minimum, and the words for a change.
+/// Declares the measures. A row contains the name, the unit, the direction of a harmful change, the source of
+/// the value, and the words for a change.
 macro_rules! measures {
     ($($measure:ident = $name:literal, $unit:literal, $change:ident:
         $source:ident($($signal:ident),* $(; $min:expr)?) $(, $kind:ident $words:literal)?;)+) => {
@@ -18,7 +18,6 @@ macro_rules! measures {
         }
 
         impl WindowMeasure {
-            /// The unit of the value.
             pub(crate) const fn unit(self) -> &'static str {
                 match self {
                     $(Self::$measure => $unit,)+
@@ -38,7 +37,7 @@ macro_rules! measures {
                 }
             }
 
-            /// The words for a change of the measure. `None`: it has none.
+            /// The words that describe a change of the measure. `None`: the measure is not reported as changed.
             pub(crate) fn words(self) -> Option<ChangeWords> {
                 match self {
                     $($(Self::$measure => Some(ChangeWords { kind: ChangeKind::$kind, text: $words }),)?)+
@@ -49,8 +48,8 @@ macro_rules! measures {
     };
 }
 
-// A change of some measures is no harm. Clients choose their prompts, and longer prompts are in prefill for longer. The
-// values of GPUs follow the load; faults have rules of their own.
+// A change of these measures alone is no harm. Clients choose their prompts, and longer prompts stay longer in
+// prefill. GPU values follow the load, and GPU faults have their own rules.
 measures! {
     KvUsage = "kv_usage", "ratio", Rise: Mean(KvUsage), Load "usage of the KV cache";
     KvUsageP90 = "kv_usage_p90", "ratio", Rise: P90(KvUsage), Load "usage of the KV cache";
@@ -97,41 +96,38 @@ measures! {
     GpuTemperature = "gpu_temperature", "°C", None: Max(GpuTemperature);
 }
 
-/// What the value of a measure follows from.
+/// How the value of a measure is computed.
 enum Source {
     Mean(StepSignal),
     P90(StepSignal),
     Max(StepSignal),
-    /// The growth of a counter, per second between the metrics pages.
+    /// The growth of a counter per second of the time between two metrics pages.
     Rate(StepSignal),
     /// The sum of a signal, per second of the window.
     PerSecond(StepSignal),
-    /// The sum of a signal divided by that of another one, if that is at least a minimum.
+    /// The sum of the first signal divided by the sum of the second one. Unknown if the second sum is below the
+    /// minimum.
     Ratio(StepSignal, StepSignal, f64),
-    /// The same for what engines answer: its usual value does not depend on the process of the backend.
+    /// The same ratio, for a property of answers. Its usual value is kept when the backend process restarts.
     Answers(StepSignal, StepSignal, f64),
-    /// See [`StepWindow::front_end_lag`].
+    /// The lag of the front end: [`StepWindow::front_end_lag`].
     FrontEndLag(),
-    /// See [`in_prefill`].
+    /// The number of requests in prefill: [`in_prefill`].
     Prefilling(),
 }
 
-/// A kind of change. Measures of one kind show the same change.
+/// A kind of change. Of several measures of one kind, only the strongest change is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChangeKind {
-    /// What clients send, or how engines work: a cause.
+    /// A change of what clients send or of how engines work: a cause.
     Cause,
-    /// The times of tokens.
     Tokens,
-    /// The times of first tokens.
     FirstTokens,
-    /// The times of whole requests.
     Requests,
-    /// The number of requests, which follows from the times.
+    /// A change of the number of requests, which results from a change of the times.
     Load,
 }
 
-/// The words for a change of a measure.
 pub(crate) struct ChangeWords {
     pub(crate) kind: ChangeKind,
     pub(crate) text: &'static str,
@@ -158,14 +154,13 @@ impl AdverseChange {
     }
 }
 
-/// Number of measures of a window.
 pub(crate) const COUNT: usize = WindowMeasure::ALL.len();
-/// Minimum number of observations in a window for a mean.
+/// Minimum number of observations in a window for a usable mean.
 const MIN_OBSERVATIONS: f64 = 5.0;
 /// Minimum number of first outputs in a window for a comparison of the gateway with the engine.
 pub(crate) const MIN_COMPARED_STREAMS: f64 = 20.0;
-/// Greatest mean time, in seconds, by which the engine may seem slower than the gateway sees it: the two clocks and
-/// windows differ a little.
+/// Maximum mean time in seconds by which the TTFT of the engine may exceed that of the gateway. It is above
+/// zero because the two clocks and windows differ a little.
 const MAX_NEGATIVE_LAG: f64 = 0.01;
 /// Minimum number of tokens in a window for a ratio of tokens.
 const MIN_TOKENS: f64 = 1_000.0;
@@ -186,9 +181,10 @@ fn in_prefill(window: &StepWindow<'_>) -> Option<f64> {
     }
 }
 
-/// The sum of `part` in a window divided by that of `total`, if that is at least `min_total`.
+/// The sum of `part` in a window divided by the sum of `total`. Unknown if the sum of `total` is below
+/// `min_total`.
 #[derive(Clone, Copy)]
-pub(crate) struct Ratio {
+pub struct Ratio {
     pub(crate) part: StepSignal,
     pub(crate) total: StepSignal,
     pub(crate) min_total: f64,
@@ -203,7 +199,7 @@ impl Ratio {
         }
     }
 
-    /// The ratio in these windows together. `None`: the total is less than the minimum.
+    /// The ratio over all these windows. `None`: the total is below the minimum.
     pub(crate) fn of_all(&self, windows: &[StepWindow<'_>]) -> Option<f64> {
         let sum = |signal| windows.iter().map(|it| it.total(signal)).sum::<f64>();
         let total = sum(self.total);
@@ -228,7 +224,7 @@ impl WindowMeasure {
         }
     }
 
-    /// The ratio that the measure is. `None`: it is no ratio of sums.
+    /// The ratio of sums from which the measure is computed. `None`: the measure is no ratio of sums.
     pub(crate) const fn ratio(self) -> Option<Ratio> {
         match self.source() {
             Source::Ratio(part, total, min) | Source::Answers(part, total, min) => {
@@ -238,7 +234,8 @@ impl WindowMeasure {
         }
     }
 
-    /// Whether the usual value does not depend on the process of the backend, so that it is kept at a restart.
+    /// Whether the usual value is kept when the backend process restarts, because it does not depend on the
+    /// process.
     pub(crate) const fn survives_restart(self) -> bool {
         matches!(self.source(), Source::Answers(..))
     }
@@ -275,7 +272,8 @@ impl StepWindow<'_> {
         let counts_same_requests =
             outputs >= min_streams && (outputs - tokens).abs() <= 0.2 * outputs && streams >= 0.9;
         let lag = self.get(WindowMeasure::Ttft)? - self.get(WindowMeasure::EngineTtft)?;
-        // No request has output before its engine has it: the engine counts other requests, or at other times.
+        // If the TTFT of the engine is longer than that of the gateway, the engine counts other requests, or at
+        // other times.
         let is_possible = lag >= -MAX_NEGATIVE_LAG;
         (counts_same_requests && is_possible).then_some(lag.max(0.0))
     }

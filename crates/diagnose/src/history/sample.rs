@@ -14,10 +14,10 @@ pub const SLOW_START: f64 = 2.0;
 /// A prompt with at least this many tokens is long: its prefill takes many scheduler steps of any engine.
 pub(crate) const LONG_PROMPT_TOKENS: f64 = 8_000.0;
 
-/// One sample of a backend.
+/// The observations of one backend at one time.
 #[derive(Debug, Clone, Copy)]
 pub struct DiagnosisSample {
-    /// Time of the sample.
+    /// The time to which the observations belong.
     pub at: Instant,
     /// Whether the backend can get requests: it serves, is neither drained nor asleep, and its weight is
     /// above 0.

@@ -1,8 +1,8 @@
-//! The signals of the history, and the counts of requests that they are.
+//! The signals of the history, and the request counts that the gateway reports for them.
 
 use tokenweir_engine::dialect::EngineLoad;
 
-/// Declares the signals with what they are read from: one row for each signal.
+/// Declares the signals. Each row names a signal and the value that it is read from.
 macro_rules! signals {
     (
         observed { $($(#[$observed_doc:meta])* $observed:ident,)+ }
@@ -13,7 +13,7 @@ macro_rules! signals {
     ) => {
         /// A value of a step of the history. [`HistoryStep`](super::step::HistoryStep) has one of each.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub(crate) enum StepSignal {
+        pub enum StepSignal {
             $($(#[$observed_doc])* $observed,)+
             $($counter,)+
             $($(#[$gauge_doc])+ $gauge,)+
@@ -21,13 +21,13 @@ macro_rules! signals {
         }
 
         impl StepSignal {
-            /// Number of signals.
             pub(super) const COUNT: usize = [
                 $(stringify!($observed),)+ $(stringify!($counter),)+ $(stringify!($gauge),)+
                 $(stringify!($count),)+
             ].len();
 
-            /// The signals that are the growth of a counter of the metrics page, and what reads the counter.
+            /// The signals that are the growth of a counter of the metrics page, each with the function that
+            /// reads the counter.
             pub(super) const COUNTERS: &[LoadCounter] = &[$((Self::$counter, |load| load.$load),)+];
         }
 
@@ -53,7 +53,6 @@ macro_rules! signals {
         }
 
         impl BackendRequestCounts {
-            /// Calls `set` with the value of each count.
             pub(super) fn each(&self, mut set: impl FnMut(StepSignal, f64)) {
                 $(set(StepSignal::$count, self.$field as f64);)+
             }
@@ -69,11 +68,11 @@ signals! {
     observed {
         /// Share of the KV cache that requests occupy.
         KvUsage,
-        /// Number of requests that wait in the engine.
         Waiting,
         /// Number of requests that run in the engine.
         Running,
-        /// Number of the waiting requests that wait for a LoRA adapter, a KV transfer or another passing constraint.
+        /// Number of the waiting requests that wait for a LoRA adapter, a KV transfer or another temporary
+        /// constraint.
         Deferred,
         /// Seconds from the previous metrics page to the page of this sample. Unknown if one of the two pages is
         /// missing or the backend process restarted.
@@ -84,9 +83,10 @@ signals! {
         Stalls,
         /// The p99 of the times between outputs, in seconds.
         GapP99,
-        /// Number of times that the metrics page was that of another engine since the previous sample.
+        /// Number of times since the previous sample that a metrics page came from another engine than the page
+        /// before.
         EngineSwitches,
-        /// The longest time of a metrics page, in seconds.
+        /// The longest time to fetch a metrics page, in seconds.
         PageSeconds,
         /// Mean utilisation of the GPUs, 0 to 1.
         GpuUtilization,
@@ -122,21 +122,23 @@ signals! {
         PendingTokens = pending_tokens: u64,
         /// Number of tokens that the requests in flight may have in the KV cache.
         HeldTokens = held_tokens: u64,
-        /// Seconds for which the oldest request without output has been overdue while nothing else had output.
+        /// Time in seconds for which the oldest request without output has been overdue while no other request
+        /// got output.
         Overdue = overdue_seconds: f64,
-        /// Seconds since the first canary request without an answer, while nothing showed that the backend works. 0: none.
+        /// Time in seconds since the first canary request without an answer, if nothing has shown since then
+        /// that the backend works. 0: no such request.
         Canary = canary_seconds: f64,
         /// Number of attempts to open a connection since the previous sample.
         Connects = connects: u64,
         /// Sum of the times of these attempts, in seconds.
         ConnectSeconds = connect_seconds: f64,
-        /// Number of new connections that had a response head since the previous sample.
+        /// Number of new connections that got a response head since the previous sample.
         FirstHeads = first_heads: u64,
-        /// Sum of the times from the attempts to connect to these heads, in seconds.
+        /// Sum of the times from the connection attempt to the response head, in seconds.
         FirstHeadSeconds = first_head_seconds: f64,
-        /// Number of streams whose response has begun long ago, without output.
+        /// Number of streams without output whose response began long ago.
         Hanging = hanging: u32,
-        /// Age of the oldest of them, in seconds.
+        /// Age of the oldest such stream, in seconds.
         HangingSeconds = hanging_seconds: f64,
     }
     fields {
@@ -148,16 +150,18 @@ signals! {
         gap_p99: Option<f64>,
         /// A hash of the names of the models of the backend. Only backends with equal hashes are compared.
         models: u64,
-        /// The weight of the backend.
+        /// The current weight: the share of the requests relative to other backends.
         weight: u32,
-        /// Greatest number of sequences that the engine has run at once since its start, as far as known.
+        /// Maximum number of sequences that the engine has run at once since its start, as far as known.
         most_running: u32,
-        /// Number of times that the metrics page was that of another engine than before, since the backend joined.
+        /// Number of times since the backend joined that a metrics page came from another engine than the page
+        /// before.
         engine_switches: u64,
-        /// Whether the gateway stood still, or had too little CPU time, while the counts were taken: its times say
-        /// nothing about the backend.
+        /// Whether the gateway was paused or lacked CPU time meanwhile. Its times then show nothing about the
+        /// backend.
         is_disturbed: bool,
-        /// The longest time of a metrics page since the previous sample, in seconds. `None`: none was fetched.
+        /// The longest time to fetch a metrics page since the previous sample, in seconds. `None`: none was
+        /// fetched.
         page_seconds: Option<f64>,
         /// Counts since the previous sample.
         counts: BackendRequestCounts,
@@ -172,29 +176,29 @@ signals! {
         SlowFirstOutputs = slow_first_outputs: u64,
         /// Number of ended requests with a response head.
         Heads = heads: u64,
-        /// Sum of the times from sending the request to the backend to these heads, in seconds.
+        /// Sum of the times from sending the request to the response head, in seconds.
         HeadSeconds = head_seconds: f64,
-        /// Number of ended streams whose prompt has media, and which had output.
+        /// Number of ended streams with output whose prompt has media.
         MediaOutputs = media_outputs: u64,
-        /// Sum of the times to the first output of these streams, in seconds.
+        /// Sum of the times to the first output of streams whose prompt has media, in seconds.
         MediaSeconds = media_seconds: f64,
-        /// Number of ended streams with structured output, which had output.
+        /// Number of ended streams with output that is structured.
         StructuredOutputs = structured_outputs: u64,
-        /// Sum of the times to the first output of these streams, in seconds.
+        /// Sum of the times to the first output of streams with structured output, in seconds.
         StructuredSeconds = structured_seconds: f64,
-        /// Number of ended streams with a long prompt, which had output.
+        /// Number of ended streams with output whose prompt is long.
         LongOutputs = long_outputs: u64,
-        /// Sum of the times to the first output of these streams, in seconds.
+        /// Sum of the times to the first output of streams with a long prompt, in seconds.
         LongSeconds = long_seconds: f64,
         /// Number of all other ended streams that had output.
         PlainOutputs = plain_outputs: u64,
-        /// Sum of the times to the first output of these streams, in seconds.
+        /// Sum of the times to the first output of all other ended streams, in seconds.
         PlainSeconds = plain_seconds: f64,
         /// Number of output tokens of ended streams.
         StreamTokens = stream_tokens: u64,
-        /// Number of events with output of these streams.
+        /// Number of events with output in ended streams.
         StreamEvents = stream_events: u64,
-        /// Number of times at which output of these streams arrived.
+        /// Number of times at which output of ended streams arrived.
         StreamArrivals = stream_arrivals: u64,
         /// Number of requests that ended.
         Finished = finished: u64,
@@ -214,7 +218,7 @@ signals! {
         ReusableTokens = reusable_tokens: f64,
         /// Number of prompt tokens that were predicted to be in the prefix cache of this backend.
         ReusableHereTokens = reusable_here_tokens: f64,
-        /// Number of prompt tokens that an earlier prompt of the last seconds had.
+        /// Number of prompt tokens that an earlier prompt of the last 30 to 60 seconds also contained.
         KnownTokens = known_tokens: f64,
         /// Length of the longest prompt, in tokens.
         LongestPrompt = longest_prompt: f64,
@@ -224,55 +228,55 @@ signals! {
         Generated = generated: u64,
         /// Number of ended requests whose response was complete.
         Served = served: u64,
-        /// Sum of the durations of these requests, in seconds.
+        /// Sum of the durations of the requests with a complete response, in seconds.
         ServedSeconds = served_seconds: f64,
-        /// Number of output tokens of these requests.
+        /// Number of output tokens of the requests with a complete response.
         ServedTokens = served_tokens: u64,
         /// Number of ended streams whose tokens arrived all at once.
         Buffered = buffered: u64,
-        /// Sum of the square roots of the numbers of output tokens of these requests.
+        /// Sum of the square roots of the numbers of output tokens of requests with a complete response.
         ServedRoots = served_roots: f64,
-        /// Number of ended streams of at least 32 pieces of text.
+        /// Number of ended streams with at least 32 pieces of text.
         Texts = texts: u64,
-        /// Number of these streams that repeat a few pieces.
+        /// Number of such streams that repeat a few pieces.
         RepetitiveTexts = repetitive_texts: u64,
-        /// Sum of the numbers of different pieces among the first 32 of these streams.
+        /// Sum over these streams of the number of different pieces among the first 32.
         DistinctPieces = distinct_pieces: f64,
-        /// Sum of the squares of these numbers.
+        /// Sum of the squares of the numbers of different pieces.
         DistinctSquares = distinct_squares: f64,
-        /// Sum of the mean lengths of the first 32 pieces of these streams, in bytes.
+        /// Sum over these streams of the mean length of the first 32 pieces, in bytes.
         PieceBytes = piece_bytes: f64,
-        /// Sum of the squares of these lengths.
+        /// Sum of the squares of the mean lengths of pieces.
         PieceBytesSquares = piece_bytes_squares: f64,
-        /// Sum of the shares of bytes outside ASCII in these pieces.
+        /// Sum over these streams of the share of bytes outside ASCII in the first 32 pieces.
         NonAscii = non_ascii: f64,
-        /// Sum of the squares of these shares.
+        /// Sum of the squares of the shares of bytes outside ASCII.
         NonAsciiSquares = non_ascii_squares: f64,
-        /// Number of whole responses with text.
+        /// Number of complete responses with text.
         SampledTexts = sampled_texts: u64,
-        /// Number of these responses with replacement or control characters in the text.
+        /// Number of complete responses whose text contains replacement or control characters.
         DamagedTexts = damaged_texts: u64,
         /// Number of answers to requests with tools.
         ToolAnswers = tool_answers: u64,
-        /// Number of these answers that have a tool call.
+        /// Number of answers to requests with tools that contain a tool call.
         ToolCalls = tool_calls: u64,
-        /// Number of these answers that are a text that begins like a tool call.
+        /// Number of answers to requests with tools that are a text which begins like a tool call.
         TextsLikeCalls = texts_like_calls: u64,
         /// Number of answers to requests that ask for JSON.
         JsonAnswers = json_answers: u64,
-        /// Number of these answers that are no JSON.
+        /// Number of answers to requests for JSON that are not JSON.
         MissingJson = missing_json: u64,
-        /// Number of responses whose token counts contradict them.
+        /// Number of responses whose content contradicts their token counts.
         WrongUsages = wrong_usages: u64,
         /// Number of responses that the engine ended without an error.
         Responses = responses: u64,
-        /// Number of these responses that have no answer, or end with their first token.
+        /// Number of these responses without an answer, or with a single token.
         EmptyResponses = empty_responses: u64,
-        /// Number of these responses that have reasoning alone.
+        /// Number of these responses that contain only reasoning.
         ReasoningAlone = reasoning_alone: u64,
-        /// Number of these responses that are no use to clients: empty, unreadable, or no JSON as requested.
+        /// Number of these responses that are useless to clients: empty, unreadable, or not the requested JSON.
         UselessResponses = useless_responses: u64,
-        /// Number of these responses that end at the limit of their tokens.
+        /// Number of these responses that end at the maximum number of tokens.
         CutResponses = cut_responses: u64,
     }
 }

@@ -5,20 +5,19 @@ use tokenweir_protocol::histogram::sample_quantile;
 /// Factor from the median absolute deviation to the standard deviation of a normal distribution.
 const MAD_TO_STANDARD_DEVIATION: f64 = 1.4826;
 
-/// The baseline of a measure: its usual value and spread.
+/// The baseline of a measure: its usual value and its deviation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct RobustBaseline {
-    /// The median: the usual value.
     pub(crate) median: f64,
-    /// 1.4826 times the median absolute deviation. If the values have a normal distribution, this is their
-    /// standard deviation. It is at least 1 % of the median and at least the smallest relevant deviation of
-    /// the measure, because otherwise any change of a constant value would be significant.
+    /// 1.4826 times the median absolute deviation. For a normal distribution, this is the standard deviation.
+    /// It is at least 1 % of the median and at least the smallest relevant deviation of the measure. Otherwise
+    /// any change of a constant value would be significant.
     pub(crate) deviation: f64,
 }
 
 impl RobustBaseline {
-    /// The baseline of these values. `min_deviation` is the smallest relevant deviation. It must be above
-    /// 0. `None`: there are fewer than `min_count` values.
+    /// The baseline of these values. `min_deviation` is the smallest relevant deviation, which must be above 0.
+    /// `None`: there are fewer than `min_count` values.
     pub(crate) fn from_values(
         values: impl Iterator<Item = f64>,
         min_count: usize,

@@ -1,5 +1,5 @@
 //! A step of the history: the gauges of one sample, and the growth of counters since the previous sample. The
-//! values of a step are 32-bit numbers, so that five minutes of steps take a few KiB.
+//! values are 32-bit numbers, so that five minutes take only a few KiB.
 
 use super::sample::DiagnosisSample;
 use super::signals::{GatewayObservations, StepSignal};
@@ -9,7 +9,6 @@ use tokenweir_engine::dialect::EngineLoad;
 /// One step of the history: the value of each signal. NaN: unknown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HistoryStep {
-    /// Time of the sample.
     pub(crate) at: Instant,
     /// The values, in the order of [`StepSignal`].
     values: [f32; StepSignal::COUNT],

@@ -9,10 +9,10 @@ use tokenweir_protocol::histogram::sample_quantile;
 
 /// Length of the short window. A rule matches if its condition holds in this window.
 pub const FAST: Duration = Duration::from_mins(1);
-/// Length of the window in which a condition must still hold. A verdict thus ends within a minute after its
-/// cause has ended.
+/// Length of the window in which a condition must still hold. Therefore a verdict ends within a minute after
+/// its cause.
 pub(crate) const RECENT: Duration = Duration::from_secs(20);
-/// Length of the long window, for the lengths of sequences and for backends with few requests.
+/// Length of the long window, which is used for the lengths of sequences and for backends with few requests.
 pub const LONG_WINDOW: Duration = Duration::from_mins(5);
 
 /// The steps of the history from a start index to the newest step.
@@ -37,7 +37,6 @@ impl<'a> StepWindow<'a> {
         self.steps.range(self.start..)
     }
 
-    /// Number of steps.
     pub(crate) fn len(&self) -> usize {
         self.steps.len() - self.start
     }
@@ -47,7 +46,6 @@ impl<'a> StepWindow<'a> {
         self.len() as f64 * EVERY.as_secs_f64()
     }
 
-    /// The known values of a signal.
     pub(crate) fn values(&self, signal: StepSignal) -> impl Iterator<Item = f64> {
         self.steps().filter_map(move |step| step.get(signal))
     }
@@ -57,8 +55,8 @@ impl<'a> StepWindow<'a> {
         self.steps.back()?.get(signal)
     }
 
-    /// The known values of a signal in idle steps: the engine has no request, and this gateway has
-    /// no request at the backend.
+    /// The known values of a signal in idle steps. A step is idle if the engine runs no request and this
+    /// gateway has none at the backend.
     pub(crate) fn idle_values(&self, signal: StepSignal) -> impl Iterator<Item = f64> {
         self.steps().filter_map(move |step| {
             let in_engine = step

@@ -3,8 +3,7 @@
 
 use crate::rule::prelude::*;
 
-/// A backend counts as avoided if its share of the requests is less than this part of its share of the
-/// weights.
+/// Maximum ratio of the backend's share of the requests to its share of the weights, for an avoided backend.
 const AVOIDED_PART: f64 = 1.0 / 3.0;
 /// Minimum number of requests of all backends in five minutes.
 const MIN_REQUESTS: f64 = 30.0;
@@ -14,9 +13,8 @@ const TTFT: Ratio = Ratio::of(
     StepSignal::FirstOutputs,
     3.0,
 );
-/// If the TTFT of a backend is at least `SLOW_FACTOR` times the TTFT of its peers, and at least
-/// `SLOW_SECONDS` longer, routing has a reason to avoid the backend. Different prompts and caches cause
-/// smaller differences.
+/// Routing has a reason to avoid a backend if the TTFT of the backend is at least `SLOW_FACTOR` times the TTFT
+/// of its peers, and at least `SLOW_SECONDS` longer. Different prompts and caches explain smaller differences.
 const SLOW_FACTOR: f64 = 1.5;
 const SLOW_SECONDS: f64 = 0.05;
 /// Minimum ratio of the p99 of the times between outputs of the backend to the highest such p99 of a peer.
@@ -91,8 +89,8 @@ fn requests_of_all(windows: &[StepWindow<'_>]) -> f64 {
     windows.iter().map(requests).sum()
 }
 
-/// Adds the cause to the match: the latency in which the backend is slower than its peers. The evidence
-/// has the value of the backend and the value of the peers. `None`: the backend is not slower.
+/// Adds the cause to the match: the kind of latency in which the backend is slower than its peers, with the
+/// values of both. `None`: the backend is not slower.
 fn slowness(
     found: RuleMatch,
     own: &StepWindow<'_>,

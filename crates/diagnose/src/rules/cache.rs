@@ -5,12 +5,12 @@ use crate::rule::prelude::*;
 use std::time::Duration;
 use tokenweir_engine::dialect::EngineLoad;
 
-/// The KV cache counts as full at this KV usage or above: it has too few free blocks for another request.
+/// KV usage from which the KV cache counts as full, because it has too few free blocks for another request.
 pub(super) const FULL_CACHE_USAGE: f64 = 0.88;
 /// Below this KV usage, the KV cache has free blocks for another request.
 pub(super) const FREE_CACHE_USAGE: f64 = 0.80;
-/// For the rule `kv_backlog`, at least this share of the requests in the engine must wait, or at least
-/// [`MIN_WAITING`] requests.
+/// Minimum share of the requests in the engine that wait, for the rule `kv_backlog`. [`MIN_WAITING`] waiting
+/// requests are also enough.
 const MIN_WAITING_SHARE: f64 = 0.2;
 /// Number of waiting requests that is enough for the rule `kv_backlog`, whatever their share.
 const MIN_WAITING: f64 = 8.0;
@@ -18,19 +18,19 @@ const MIN_WAITING: f64 = 8.0;
 const MIN_PREEMPTIONS_PER_SECOND: f64 = 0.02;
 /// Minimum number of preemptions per request for the rule `kv_thrashing`.
 const MIN_PREEMPTED_RATIO: f64 = 0.01;
-/// At this number of preemptions per request or above, preemptions alone count as harm to clients.
+/// Number of preemptions per request from which preemptions alone count as harm to clients.
 const HARMFUL_PREEMPTED_RATIO: f64 = 0.05;
 /// Share of the blocks of the KV cache that a batch of a safe size fills on average. The other blocks are a
 /// margin for sequences that are longer than the mean.
 const SAFE_BLOCK_FILL_RATIO: f64 = 0.9;
-/// Minimum share of prompt tokens that earlier prompts had, for evicted conversations.
+/// Minimum share of the prompt tokens that earlier prompts also contained, for evicted conversations.
 const MIN_KNOWN_SHARE: f64 = 0.5;
-/// Maximum share of these tokens that are hits.
+/// Maximum ratio of cache hits to the tokens that earlier prompts also contained.
 const MAX_RETAINED_SHARE: f64 = 0.5;
-/// Maximum share of these tokens that the gateway predicts in a cache. If it predicts more, they were routed to another
-/// backend or lost.
+/// Maximum share of these tokens that the gateway predicts in some cache. If it predicts more, the request went
+/// to another backend, or the cache lost the tokens.
 const MAX_PREDICTED_SHARE: f64 = 0.6;
-/// Time for which a restart explains that prefixes are computed again.
+/// Time after a restart in which prefixes are computed again because of the restart.
 const RESTART_SPAN: Duration = Duration::from_mins(10);
 
 pub(super) const THRASHING: DiagnosisRule = DiagnosisRule {
@@ -155,8 +155,8 @@ fn batch_size_remedy(evaluation: &Evaluation<'_>) -> Option<(u32, String)> {
     })
 }
 
-/// Rounds a number down, by at most an eighth of its value. The number follows from a mean sequence length,
-/// which is not more precise.
+/// Rounds a number down by at most an eighth of its value, because the mean sequence length from which it is
+/// computed is no more precise.
 fn rounded_down(number: u32) -> u32 {
     let step = (number.next_power_of_two() / 16).max(1);
     number - number % step
@@ -200,9 +200,9 @@ fn judge_backlog(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     Some(evaluation.found(1 + harm.len(), &measures).with(harm))
 }
 
-/// Whether conversations go on that the cache of the backend no longer has, although it had them less than a minute
-/// before. This needs no usual hit ratio: an engine that evicts nothing has what the earlier prompt of a
-/// conversation had. The prediction shows that no other backend has it.
+/// Whether clients continue conversations that the cache has evicted within a minute. No usual hit ratio is
+/// needed, because an engine that evicts nothing still has the earlier prompt of a conversation. The prediction
+/// shows that no other backend has it.
 pub(super) fn evicts_conversations(evaluation: &Evaluation<'_>) -> bool {
     let window = evaluation.minute;
     let (Some(known), Some(hits), Some(predicted)) = (
@@ -218,7 +218,7 @@ pub(super) fn evicts_conversations(evaluation: &Evaluation<'_>) -> bool {
         && !evaluation.history.has_restarted_within(RESTART_SPAN)
 }
 
-/// The match for conversations that were evicted. `None`: they were not, or no client is harmed.
+/// The match for evicted conversations. `None`: no conversation was evicted, or no client is harmed.
 fn evicted_conversations(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let harm = evaluation.slow_start_evidence();
     if harm.is_empty() || !evicts_conversations(evaluation) {
@@ -259,7 +259,7 @@ fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleResult {
         .ratio(StepSignal::PrefixHits, StepSignal::PrefixQueries, 1.0)
         .is_some_and(|ratio| ratio > 0.5 * usual.median);
     let has_fallen = usual.median >= 0.2 && ratio <= 0.5 * usual.median && !is_over;
-    // If prompts share no prefixes, the hit ratio has fallen because the prompts have changed.
+    // If prompts share no prefixes, the hit ratio has fallen because prompts have changed.
     let is_shared = reusable >= 0.5;
     let is_slower = [WindowMeasure::EngineTtft, WindowMeasure::Ttft]
         .map(|measure| evaluation.has_risen(measure, 1.3));
@@ -279,7 +279,7 @@ fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleResult {
     Ok(Some(found.because(prefix_miss_cause(&window))))
 }
 
-/// The cause of the prefix misses in a window. Only called if the rule `prefix_cache_misses` matches.
+/// The cause of prefix misses in a window. Call it only if the rule `prefix_cache_misses` matches.
 fn prefix_miss_cause(window: &StepWindow<'_>) -> &'static str {
     let reusable_here = window.ratio(
         StepSignal::ReusableHereTokens,
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_size_loses_at_most_an_eighth() {
+    fn rounded_batch_sizes_lose_at_most_an_eighth() {
         let rounded = [1, 7, 11, 17, 47, 100, 300].map(rounded_down);
         assert_eq!(rounded, [1, 7, 11, 16, 44, 96, 288]);
     }

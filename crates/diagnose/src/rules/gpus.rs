@@ -34,8 +34,8 @@ fn judge_throttled(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     })
 }
 
-/// Whether a GPU of the backend lowered its clock because of a fault in at least 80 % of the last
-/// minute, and still lowers it. False if no exporter reports whether the GPUs lower their clocks.
+/// Whether a GPU of the backend lowered its clock because of a fault in at least 80 % of the last minute, and
+/// still does. False if no exporter reports whether the GPUs lower their clocks.
 pub(super) fn is_throttled(evaluation: &Evaluation<'_>) -> bool {
     let window = evaluation.minute;
     let is_throttled_now = window

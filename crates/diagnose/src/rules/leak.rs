@@ -7,23 +7,23 @@ use std::time::Duration;
 
 /// Minimum number of requests in the engine that no client of this gateway waits for.
 const MIN_ORPHANED_REQUESTS: f64 = 3.0;
-/// Minimum share of the KV cache that an idle engine must keep in use to be reported for a leak.
+/// Minimum KV usage of an idle engine that counts as a leak.
 const MIN_LEAKED_KV_USAGE: f64 = 0.02;
 /// Time for which the condition must hold.
 const LEAK_WINDOW: Duration = Duration::from_secs(45);
-/// Number of steps in the recent window.
 const RECENT_STEPS: usize = (RECENT.as_secs() / EVERY.as_secs()) as usize;
-/// Number of steps in [`LEAK_WINDOW`].
 const LEAK_WINDOW_STEPS: usize = (LEAK_WINDOW.as_secs() / EVERY.as_secs()) as usize;
 
-/// Minimum KV usage for blocks that running requests do not explain.
+/// Minimum KV usage for a leak in an engine that runs requests.
 const MIN_UNEXPLAINED_USAGE: f64 = 0.5;
-/// Minimum ratio of the KV usage to what running requests explain, and to that of the past.
+/// Minimum ratio of the KV usage to what the running requests need, and minimum ratio of the usage per running
+/// request to the usual one.
 const UNEXPLAINED_FACTOR: f64 = 3.0;
-/// Minimum number of steps in which the usage was on its way, and minimum distance from both ends.
+/// Minimum number of steps during the growth of the usage. Their usage must differ from the start and the end
+/// by the second value.
 const MIN_GROWING_STEPS: usize = 2;
 const MIN_GROWN: f64 = 0.1;
-/// A mean of fewer running requests does not show how many blocks each of them holds.
+/// Minimum mean number of running requests from which the number of blocks per request can be computed.
 const MIN_RUNNING: f64 = 0.3;
 
 pub(super) const MEMORY_LEAK: DiagnosisRule = DiagnosisRule {
@@ -92,7 +92,8 @@ fn judge_memory_leak(evaluation: &Evaluation<'_>) -> RuleResult {
     )))
 }
 
-/// The match for an engine that holds far more KV blocks than its running requests need. Requests that wait hold none.
+/// The match for an engine that holds far more KV blocks than its running requests need. Waiting requests hold
+/// no blocks.
 fn unexplained_usage(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let history = evaluation.history;
     let recent = evaluation.recent;
@@ -106,13 +107,13 @@ fn unexplained_usage(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let prompt = long.ratio(StepSignal::PromptTokens, StepSignal::FirstTokens, 5.0)?;
     let output = long.ratio(StepSignal::GenerationTokens, StepSignal::FirstTokens, 5.0)?;
     let longest = long.max(StepSignal::LongestPrompt).unwrap_or(prompt);
-    // The gateway knows the lengths of its own requests, also of those that have just begun.
+    // The gateway knows the lengths of its own requests, including those that have just begun.
     let held = recent.max(StepSignal::HeldTokens).unwrap_or(0.0) * running / (running + waiting);
     let explained = held.max(running * (prompt + output)) + longest;
     let capacity = history.last_known_load()?.capacity()? as f64;
     let past_running = history.past(WindowMeasure::Running)?.max(MIN_RUNNING);
     let usual = history.past(WindowMeasure::KvUsage)? / past_running;
-    // A leak grows with time. A cache that is full at once, or without harm, is well used.
+    // A leak grows over time. A cache that fills up at once, or without harm to clients, is just well used.
     let past_usage = usual * past_running;
     let grew = long
         .values(StepSignal::KvUsage)

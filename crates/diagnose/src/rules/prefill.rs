@@ -5,36 +5,34 @@ use super::cache::{FREE_CACHE_USAGE, FULL_CACHE_USAGE, evicts_conversations};
 use crate::history::{HistoryStep, LONG_PROMPT_TOKENS};
 use crate::rule::prelude::*;
 
-/// A prompt with at least this many tokens counts as long if the mean prompt is much shorter.
+/// Minimum number of tokens of a long prompt if the mean prompt is much shorter.
 const LONGER_PROMPT_TOKENS: f64 = 1_000.0;
-/// Minimum ratio of the length of a prompt to the mean length of prompts, for a prompt that counts as long
-/// although it has fewer than [`LONG_PROMPT_TOKENS`] tokens.
+/// Minimum ratio of the length of a prompt to the mean length, for a prompt that counts as long with fewer than
+/// [`LONG_PROMPT_TOKENS`] tokens.
 const LONGER_PROMPT_FACTOR: f64 = 4.0;
-/// If the mean number of requests in prefill is below this value, the token budget of the scheduler steps
+/// Mean number of requests in prefill below which the token budget of the scheduler steps
 /// (`--max-num-batched-tokens`) is not used up.
 const MAX_IDLE_PREFILL: f64 = 0.7;
-/// If the mean number of requests in prefill is at least this value, a prompt is in prefill in almost every
-/// scheduler step.
+/// Mean number of requests in prefill from which almost every scheduler step contains prefill.
 const MIN_BUSY_PREFILL: f64 = 0.9;
-/// The value of [`MAX_IDLE_PREFILL`] for a small batch, of which each request is a large share.
+/// The value of [`MAX_IDLE_PREFILL`] for a small batch, in which each request is a large share.
 const MAX_IDLE_PREFILL_OF_SMALL_BATCH: f64 = 0.35;
-/// A batch counts as full even if it has fewer running requests than the maximum, by up to this share of the
-/// maximum: some sequences may just have ended. Unless the batch is small, one missing request is always
-/// allowed.
+/// Share of the maximum batch by which a full batch may be smaller than the maximum, because some sequences may
+/// just have ended. One missing request is always allowed, unless the batch is small.
 const CEILING_SLACK: f64 = 0.1;
-/// A batch with fewer running requests than this is small.
+/// Number of running requests below which a batch is small.
 const SMALL_BATCH: f64 = 8.0;
-/// Minimum number of requests that wait in the engine during a burst. Fewer requests can wait by chance.
+/// Minimum number of requests that wait in the engine during a burst. Fewer can wait by chance.
 const MIN_BURST: f64 = 5.0;
-/// Sequence slots of the engine count as free between bursts if the number of running requests is below this
-/// share of its maximum.
+/// Share of the maximum number of running requests below which the engine has free sequence slots between
+/// bursts.
 const MAX_RUNNING_BETWEEN_BURSTS: f64 = 0.7;
-/// Minimum number of streams with structured output, and without, for a comparison.
+/// Minimum number of streams with structured output, and of streams without, for a comparison.
 const MIN_STRUCTURED: f64 = 3.0;
-/// An engine has a limit of its own if its peers run at least this many times as many requests.
+/// Minimum ratio of the running requests of the peers to those of an engine with a lower limit than its peers.
 const BELOW_PEERS_FACTOR: f64 = 2.0;
 const MIN_STEPS_BELOW: usize = 3;
-/// A burst harms clients if the mean time in the engine's queue is at least this many seconds.
+/// Minimum mean time in the queue of the engine, in seconds, for a burst that harms clients.
 const BURST_QUEUE_SECONDS: f64 = 1.0;
 
 pub(super) const DECODE_STARVATION: DiagnosisRule = DiagnosisRule {
@@ -110,7 +108,7 @@ fn judge_decode_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     Some(evaluation.found(signals, &measures).remedy(longest))
 }
 
-/// Whether requests wait in the engine's queue for half of the time to their first token. If the TTFT is unknown, the
+/// Whether requests spend at least half of their TTFT in the queue of the engine. If the TTFT is unknown, the
 /// time in the queue alone decides.
 fn is_mostly_queue_time(window: &StepWindow<'_>) -> bool {
     let Some(queue) = window.get(WindowMeasure::QueueTime) else {
@@ -172,8 +170,8 @@ fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     } else {
         scheduler_limit(evaluation, &window)
     };
-    // If the measures prove no scheduler limit, only the queue and the late first tokens show the
-    // condition, so the confidence is at most medium.
+    // Without a proven scheduler limit, only the queue and late first tokens show the condition, so the
+    // confidence is at most medium.
     let is_proven = matches!(limit, Some(QueueLimit::Sequences | QueueLimit::Tokens));
     Some(RuleMatch {
         signals: if is_proven { signals } else { signals.min(2) },
@@ -190,8 +188,8 @@ fn waits_for_grammar(window: &StepWindow<'_>) -> bool {
     both.is_some_and(|(structured, plain)| structured >= 1.0 && structured >= 3.0 * plain)
 }
 
-/// The cause if the engine never runs more than a few requests while others wait there, and its peers run far more
-/// without a queue: a limit of its own.
+/// The cause if the engine has a lower limit than its peers. It then runs only a few requests while others
+/// wait, and its peers run far more without a queue.
 fn limit_below_peers(evaluation: &Evaluation<'_>) -> Option<String> {
     let recent = evaluation.recent;
     let is_waiting = recent.len() >= MIN_STEPS_BELOW
@@ -237,9 +235,9 @@ fn deferred(evaluation: &Evaluation<'_>, harm: Vec<Evidence>) -> RuleMatch {
         .remedy("Raise --max-loras, or give rarely used adapters a backend of their own.")
 }
 
-/// Whether requests come in bursts: they wait long in the engine's queue, although at least twice in the
-/// last five minutes the queue became empty and sequence slots became free. If the batch stays full while
-/// the queue is empty, this is no burst: the batch is at its limit, and further requests wait in the gateway.
+/// Whether requests come in bursts: they wait long in the queue of the engine, but at least twice in the last
+/// five minutes the queue was empty and sequence slots were free. A batch that stays full with an empty queue
+/// is no burst. It is at its limit, and further requests wait in the gateway.
 fn is_burst(evaluation: &Evaluation<'_>) -> bool {
     let window = evaluation.long;
     let running = |step: &HistoryStep| step.get(StepSignal::Running);
@@ -261,7 +259,8 @@ fn is_burst(evaluation: &Evaluation<'_>) -> bool {
     ends >= 2 && queue.is_some_and(|queue| queue >= BURST_QUEUE_SECONDS)
 }
 
-/// Adds the cause of a queue in an engine that has free KV blocks, and the remedy. `limit`: `None` if it is unknown.
+/// Adds the cause of a queue in an engine that has free KV blocks, and the remedy. `limit`: the scheduler limit
+/// that causes the queue, or `None` if it is unknown.
 fn because_of_limit(found: RuleMatch, limit: Option<QueueLimit>) -> RuleMatch {
     match limit {
         Some(QueueLimit::Bursts) => found
@@ -301,18 +300,18 @@ enum QueueLimit {
     Tokens,
 }
 
-/// The scheduler limit that the measures prove. `None`: the measures prove neither limit.
+/// The scheduler limit that the measures prove. `None`: they prove neither limit.
 ///
-/// A request that waits although blocks are free was left out of a scheduler step for one of two reasons:
-/// the batch had `--max-num-seqs` sequences, or the token budget of the step was used up. Only prefill uses
-/// up the token budget. So in the second case a prompt is in prefill in every step, and the mean number of
-/// requests in prefill is at least one. A lower mean therefore proves the first case. In the first case a
-/// new sequence replaces each sequence that ends, so the number of running requests stays at its maximum. A
-/// full batch with much prefill proves neither case: a step with a prompt is longer than a step without,
-/// so most of the time can be prefill although few steps have a prompt.
+/// A request that waits although blocks are free was left out of a scheduler step for one of two reasons: the
+/// batch had `--max-num-seqs` sequences, or the token budget of the step was used up. Only prefill uses up the
+/// token budget. So in the second case a prompt is in prefill in every step, and the mean number of requests in
+/// prefill is at least one. A lower mean therefore proves the first case. In the first case a new sequence
+/// replaces each sequence that ends, so the number of running requests stays at its maximum. A full batch with
+/// much prefill proves neither case: a step with a prompt is longer than a step without, so most of the time
+/// can be prefill although few steps have a prompt.
 fn scheduler_limit(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> Option<QueueLimit> {
     let in_prefill = window.get(WindowMeasure::Prefilling)?;
-    // Steps without waiting requests do not show whether a limit was reached.
+    // Only steps with waiting requests show whether a limit was reached.
     let while_waiting = |step: &HistoryStep| {
         step.get(StepSignal::Waiting)
             .filter(|waiting| *waiting >= 1.0)?;
@@ -326,8 +325,8 @@ fn scheduler_limit(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> Opti
         (CEILING_SLACK * max_running).max(1.0)
     };
     let is_at_ceiling = window.step_fraction_at_least(while_waiting, max_running - slack) >= 0.8;
-    // The batch limit is not reached if the engine has run clearly more sequences at once before. Nobody
-    // sets a batch limit of one sequence.
+    // The batch limit is not reached if the engine has clearly run more sequences at once before. A batch limit
+    // of one sequence is implausible.
     let most_running = f64::from(evaluation.history.most_running());
     let has_run_more = max_running < 2.0 || max_running < (1.0 - CEILING_SLACK) * most_running;
     let max_idle = if is_small {

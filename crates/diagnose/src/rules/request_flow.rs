@@ -11,15 +11,15 @@ use tokenweir_request::significance::{TimeSpread, is_share_above};
 
 /// Minimum number of steps (samples) without a metrics page in the short window for the rule `blind`.
 const MIN_MISSING_STEPS: f64 = 9.0;
-/// Minimum number of requests with output that must end while no counter of the metrics page changes, for
-/// the rule `blind`.
+/// Minimum number of requests with output that end while no counter of the metrics page changes, for the rule
+/// `blind`.
 const MIN_UNCOUNTED_REQUESTS: f64 = 5.0;
 /// Length of the window in which the rule `blind` tests whether the counters of the metrics page change.
-/// Requests must end in at least [`MIN_UNCOUNTED_STEPS`] steps of this window, because the page can count a
-/// request a moment before the gateway has the record of the request.
+/// Requests must end in at least [`MIN_UNCOUNTED_STEPS`] steps of it, because a page can count a request
+/// shortly before the gateway does.
 const FROZEN_WINDOW: Duration = Duration::from_secs(30);
 const MIN_UNCOUNTED_STEPS: usize = 3;
-/// Counters of the metrics page. At least one of them changes with each request.
+/// Counters of the metrics page, of which each request changes at least one.
 const PAGE_COUNTERS: [StepSignal; 5] = [
     StepSignal::GenerationTokens,
     StepSignal::PromptTokens,
@@ -27,27 +27,26 @@ const PAGE_COUNTERS: [StepSignal; 5] = [
     StepSignal::Queued,
     StepSignal::Gaps,
 ];
-/// The rule `abort_spike` compares the share of clients that disconnect with the usual share. If the usual
-/// share is lower than this value, the rule uses this value instead.
+/// Minimum of the usual share of disconnecting clients with which the rule `abort_spike` compares the current
+/// share.
 const MIN_CANCEL_RATIO: f64 = 0.05;
-/// If fewer than `FEW_STREAMS` streams begin in a minute, the rule `stalls` counts the stalls of five
-/// minutes. At least `MIN_STALLS_OF_FEW` stalls are then needed, and the last one must have begun within
-/// `LAST_STALL_WITHIN`.
+/// If fewer than `FEW_STREAMS` streams begin in a minute, the rule `stalls` counts the stalls of five minutes.
+/// It then needs at least `MIN_STALLS_OF_FEW` stalls, the last of them within `LAST_STALL_WITHIN`.
 const FEW_STREAMS: f64 = 5.0;
 const MIN_STALLS_OF_FEW: f64 = 5.0;
 const LAST_STALL_WITHIN: Duration = Duration::from_mins(2);
-/// Minimum number of streams that hang, for a verdict that is critical.
+/// Number of hanging streams from which their verdict is critical.
 const MANY_HANGING: f64 = 3.0;
-/// A stream hangs if it has had no output for at least this multiple of the mean TTFT of the backend, and so many
-/// streams that began later have had theirs.
+/// A stream hangs if it has waited for output for at least this multiple of the mean TTFT of the backend, while
+/// at least `MIN_SERVED_LATER` streams that began later have had output.
 const HANGING_FACTOR: f64 = 20.0;
 const MIN_SERVED_LATER: f64 = 10.0;
 const MAX_HANGING_SECONDS: f64 = 300.0;
 /// Minimum number of stalls for the rule `stalls`. If no stream begins, it is also the minimum number of
 /// stalled streams.
 const MIN_STALLS: f64 = 3.0;
-/// Minimum time for which a request is overdue, in seconds, and minimum multiple of the TTFT of the peers, for
-/// the rule `stalls`. Without peers, the time is longer.
+/// For the rule `stalls`: the minimum time in seconds for which a request is overdue, and its minimum ratio to
+/// the TTFT of the peers. Without peers, the time is longer.
 const OVERDUE_SECONDS: f64 = 3.0;
 const OVERDUE_FACTOR: f64 = 10.0;
 const OVERDUE_SECONDS_WITHOUT_PEERS: f64 = 15.0;
@@ -148,12 +147,11 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let streams = window.total(StepSignal::FirstOutputs);
     let in_flight = window.get(WindowMeasure::InFlight).unwrap_or(0.0);
     let stalled = window.quantile(StepSignal::Stalled, 0.5).unwrap_or(0.0);
-    // One stalled stream among many streams is no fault of the backend.
+    // A single stalled stream among many streams is no fault of the backend.
     let has_many_stalls = stalls >= MIN_STALLS
         && stalls >= HARMED_SHARE * (streams + in_flight)
         && stalls_repeatedly(&window);
-    // If an engine makes no progress, its new requests wait for their first output, and do not count
-    // as stalled.
+    // If an engine makes no progress, its new requests wait for their first output and do not count as stalled.
     let has_stalled_streams =
         stalled >= 2.0 && stalled >= 0.2 * in_flight || stalled >= MIN_STALLS && streams < 1.0;
     let stalls_few_streams = streams < FEW_STREAMS && stalls_few_streams(evaluation);
@@ -196,8 +194,8 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     })
 }
 
-/// Whether streams stalled in more than one step. A single pause, for example of the machine, which stalls all open
-/// streams once, is no fault.
+/// Whether streams stalled in more than one step. A single pause that stalls all open streams once, for example
+/// of the machine, is no fault.
 fn stalls_repeatedly(window: &StepWindow<'_>) -> bool {
     let has_stalled = |step: &HistoryStep| {
         let values = [StepSignal::Stalls, StepSignal::Stalled].map(|signal| step.get(signal));
@@ -240,7 +238,7 @@ fn hanging_streams(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     })
 }
 
-/// The match for a backend without output for a canary request of the gateway. No client is harmed yet.
+/// The match for a backend that does not answer a canary request. No client is harmed yet.
 fn silent_canary(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     if !is_overdue(evaluation, StepSignal::Canary) {
         return None;
@@ -254,11 +252,11 @@ fn silent_canary(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     Some(found.warning())
 }
 
-/// Whether a request, whose time the signal has, waits for its first output far longer than at the peers, and
-/// nothing else at the backend has output.
+/// Whether a request waits for its first output far longer than requests at the peers, while no other request
+/// at the backend gets output. The signal contains the time of this request.
 fn is_overdue(evaluation: &Evaluation<'_>, signal: StepSignal) -> bool {
     if evaluation.recent.total(StepSignal::RefusedAttempts) >= 1.0 {
-        // An engine that refuses requests works.
+        // An engine that refuses requests still makes progress.
         return false;
     }
     let overdue = evaluation.minute.latest(signal).unwrap_or(0.0);
@@ -272,7 +270,7 @@ fn is_overdue(evaluation: &Evaluation<'_>, signal: StepSignal) -> bool {
     }
 }
 
-/// Whether a backend with few streams has stalled streams repeatedly, and a significant share of them.
+/// Whether a backend with few streams has repeated stalls, in a significant share of its streams.
 fn stalls_few_streams(evaluation: &Evaluation<'_>) -> bool {
     let window = evaluation.long;
     let stalls = window.total(StepSignal::Stalls);
@@ -286,7 +284,7 @@ fn stalls_few_streams(evaluation: &Evaluation<'_>) -> bool {
         && is_share_above(stalls as u64, total as u64, HARMED_SHARE)
 }
 
-/// Adds the cause of stalls to the match. It follows from `window`, which is a window of the backend, and from
+/// Adds the cause of stalls to the match. The cause follows from `window`, a window of the backend, and from
 /// the windows of the other backends.
 fn because_of_stalls(
     found: RuleMatch,
@@ -344,7 +342,7 @@ fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleResult {
     }
     let times = cancel_times(&window);
     let is_timeout = times.mean >= 1.0 && times.is_equal();
-    // Users do not leave after the same time, so a past is not needed.
+    // Users do not all leave after the same time, so equal times need no usual value for comparison.
     if !is_timeout {
         let Some(usual) = evaluation.baseline(WindowMeasure::CancelRatio) else {
             return Err(vec![

@@ -1,6 +1,6 @@
-//! The rule about responses that engines end without an error, and that are no use to clients: they are
-//! empty or damaged, end at the limit of their tokens, or lack what the request asked for. The responses are compared
-//! with those of the same backend before, or else with those of its peers.
+//! The rule about responses that end without an error but are useless to clients: they are empty or damaged,
+//! end at their maximum number of tokens, or lack what the request asked for. They are compared with earlier
+//! responses of the same backend, or else with those of its peers.
 
 use super::texts::judge_texts;
 use crate::rule::prelude::*;
@@ -10,9 +10,8 @@ use tokenweir_request::significance::is_share_above;
 /// Minimum number of responses in a window for a comparison.
 const MIN_RESPONSES: f64 = 20.0;
 const MIN_TEXTS: f64 = 12.0;
-/// Minimum number of unusual responses.
 const MIN_UNUSUAL: f64 = 5.0;
-/// A share is unusual if it is significantly more than this many times the usual share, plus a margin.
+/// A share is unusual if it is significantly above the usual share multiplied by this factor, plus a margin.
 const FACTOR: f64 = 2.0;
 
 pub(super) const UNUSUAL_RESPONSES: DiagnosisRule = DiagnosisRule {
@@ -49,33 +48,33 @@ pub(super) const UNUSUAL_RESPONSES: DiagnosisRule = DiagnosisRule {
     ..DiagnosisRule::ENGINE
 };
 
-/// A kind of responses that are no use to clients.
+/// A kind of response that is useless to clients.
 struct ResponseFault {
-    /// The share of these responses.
     measure: WindowMeasure,
     /// Minimum number of responses in a window for a comparison.
     min_total: f64,
     /// The share that is added to the usual share.
     margin: f64,
-    /// Whether also the first half minute with requests shows what is usual. For responses that no client asks for.
+    /// Whether the first half minute with requests also counts as usual. True for responses that no client
+    /// wants.
     is_known_early: bool,
-    /// Whether the share of the peers counts as usual while that of the backend is not known. Not for
-    /// responses that end at a limit: clients choose it, and routing can send a client to one backend.
+    /// Whether the share of the peers counts as usual while the usual share of the backend is unknown. False
+    /// for responses that end at a token limit, because clients choose the limit, and routing can send all
+    /// requests of a client to one backend.
     has_peers: bool,
-    /// The usual share if the past is not known. `None`: that of the peers.
+    /// The usual share if no earlier responses are known. `None`: the share of the peers.
     natural: Option<f64>,
-    /// The cause if the share of the peers is as high.
+    /// The cause if the peers have about the same share.
     cause_everywhere: &'static str,
     /// The cause if the share of the peers is lower.
     cause_here_only: &'static str,
-    /// The cause if there are no peers.
     cause_without_peers: &'static str,
 }
 
-/// Answers are longer or shorter than usual if their mean length differs by this factor.
+/// Ratio to the usual mean length from which answers count as longer or shorter.
 const LONGER: f64 = 1.5;
 
-/// What most kinds have in common.
+/// Default values of a [`ResponseFault`].
 const FAULT: ResponseFault = ResponseFault {
     measure: WindowMeasure::EmptyShare,
     min_total: MIN_RESPONSES,
@@ -167,14 +166,14 @@ const FAULTS: [ResponseFault; 7] = [
     },
 ];
 
-/// Minimum usual share of tool calls, and minimum number of calls that were to be expected, for lost tool calls.
+/// Minimum usual share of tool calls, and then the minimum expected number of calls, for lost tool calls.
 const MIN_TOOL_CALLS: f64 = 0.2;
 const MIN_EXPECTED_CALLS: f64 = 8.0;
-/// Tool calls are lost if their share is at most this part of the usual one.
+/// Maximum ratio of the share of tool calls to the usual share, for lost tool calls.
 const LOST_PART: f64 = 0.1;
-/// Share of texts that begin like a tool call which shows that the engine does not parse them.
+/// Share of texts that begin like a tool call from which the engine probably does not parse tool calls.
 const LIKE_CALLS_SHARE: f64 = 0.5;
-/// Time after a restart in which a change of the answers is due to the restart.
+/// Time after a restart in which a change of the answers is attributed to the restart.
 const RESTART_SPAN: Duration = Duration::from_mins(15);
 
 fn judge_unusual_responses(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
@@ -184,8 +183,9 @@ fn judge_unusual_responses(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         .or_else(|| judge_texts(evaluation))
 }
 
-/// Whether requests with tools no longer get tool calls. Clients differ in how often their models call tools, so a
-/// smaller share alone shows no fault: the process has restarted before, or the texts begin like tool calls.
+/// Whether requests with tools no longer get tool calls. Clients differ in how often their models call tools,
+/// so a smaller share alone shows no fault. In addition, the process must have restarted, or the texts must
+/// begin like tool calls.
 fn judge_tool_calls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let history = evaluation.history;
     let usual = history.past(WindowMeasure::ToolCallShare)?;
@@ -194,7 +194,7 @@ fn judge_tool_calls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         answers * usual >= MIN_EXPECTED_CALLS
     };
     let recent = evaluation.recent;
-    // A longer window of the peers would include the time before a common fault.
+    // For the peers, a longer window would include the time before a common fault.
     let span = if has_enough(&recent) { RECENT } else { FAST };
     let window = evaluation.history.window(span);
     let share = window.get(WindowMeasure::ToolCallShare)?;
@@ -240,7 +240,7 @@ impl ResponseFault {
         let is_short = evaluation.minute.total(total) >= self.min_total;
         let span = if is_short { FAST } else { LONG_WINDOW };
         let window = evaluation.history.window(span);
-        // A recent window with few responses does not show that the condition has ended.
+        // A recent window with few responses cannot show that the condition has ended.
         let recent = evaluation.recent.ratio(part, total, 3.0);
         let of_peers = Ratio::of(part, total, self.min_total);
         let of_peers = of_peers.of_all(&windows(evaluation.peers(), span));
@@ -279,7 +279,7 @@ impl ResponseFault {
         Some(found.because(cause))
     }
 
-    /// The cause if the share of the peers is as high. The length of answers shows why they end at a limit.
+    /// The cause if the peers have about the same share. The length of answers shows why they end at a limit.
     fn common_cause(&self, evaluation: &Evaluation<'_>) -> &'static str {
         let length = evaluation.minute.get(WindowMeasure::AnswerTokens);
         let usual = evaluation.history.usual(WindowMeasure::AnswerTokens);
@@ -313,14 +313,13 @@ mod tests {
     use tokenweir_protocol::clock;
     use tokenweir_routing::resilience::Availability;
 
-    /// Number of steps of a minute.
     const MINUTE: u32 = 12;
 
     /// A fleet whose backends answer ten requests in each step.
     struct Fleet {
         diagnoser: Diagnoser,
         now: Instant,
-        /// When the process of the first backend started, in seconds.
+        /// The start time of the process of the first backend, in seconds.
         started: f64,
         observed: FleetObservation,
     }
@@ -335,7 +334,8 @@ mod tests {
             }
         }
 
-        /// Plays steps in which each backend has these numbers of empty and of cut responses. Returns the verdicts of the last step.
+        /// Runs steps in which each backend has the given numbers of empty and of cut responses. Returns the
+        /// verdicts of the last step.
         fn play(&mut self, steps: u32, empty: &[u64], cut: &[u64]) -> Vec<Verdict> {
             let counts = empty
                 .iter()
@@ -349,7 +349,7 @@ mod tests {
             self.play_counts(steps, &counts.collect::<Vec<_>>())
         }
 
-        /// Plays steps in which each backend has these counts. Returns the verdicts of the last step.
+        /// Runs steps with the given counts for each backend. Returns the verdicts of the last step.
         fn play_counts(
             &mut self,
             steps: u32,
@@ -392,7 +392,7 @@ mod tests {
         }
     }
 
-    /// Ten whole answers, of which four are to requests with tools and five to requests for JSON.
+    /// The counts of ten whole answers: four to requests with tools, and five to requests for JSON.
     fn healthy() -> BackendRequestCounts {
         BackendRequestCounts {
             finished: 10,
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_past_peers_are_usual() {
+    fn backends_without_history_are_compared_with_peers() {
         let mut fleet = Fleet::new();
         assert_eq!(fleet.play(2 * MINUTE, &[0, 4], &[0, 0]).len(), 1);
         assert_eq!(
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_backend_has_its_past_as_usual() {
+    fn a_lone_backend_is_compared_with_its_past() {
         let mut fleet = Fleet::new();
         assert_eq!(fleet.play(2 * MINUTE, &[1], &[1]), []);
         assert!(cause(&fleet.play(MINUTE, &[7], &[1])).starts_with("responses without an answer"));
@@ -538,7 +538,7 @@ mod tests {
             (no_usage, "token counts"),
         ] {
             let mut fleet = Fleet::new();
-            // Half a minute is enough of a past.
+            // Half a minute is enough to know what is usual.
             assert_eq!(fleet.play_counts(8, &[healthy(); 1]), []);
             fleet.started = 9.0;
             let verdicts = fleet.play_counts(8, &[changed; 1]);

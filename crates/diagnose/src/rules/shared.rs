@@ -1,36 +1,37 @@
-//! The rule about a backend that is not one engine for this gateway alone: its URL leads to several engines, or
-//! other clients send it requests. The metrics of such a backend do not show the effect of this gateway, so
-//! this rule explains those that would recommend flags of the engine.
+//! The rule about a backend that is not a single engine for this gateway alone: its URL leads to several
+//! engines, or other clients send it requests. The metrics of such a backend do not show the effect of this
+//! gateway. Therefore this rule takes precedence over rules that recommend flags of the engine.
 //!
-//! If all backends have the same share of requests of others, these are probably sent by another gateway. That is no
-//! condition by itself. Verdicts that an exchange between the gateways can end say it.
+//! If all backends have the same share of requests that are not from this gateway, another gateway probably
+//! sends them. This alone is no fault. It is only mentioned in verdicts that an exchange between the gateways
+//! can end.
 
 use crate::history::EVERY;
 use crate::rule::prelude::*;
 use std::time::Duration;
 
-/// Minimum number of pages of another engine in five minutes.
+/// Minimum number of metrics pages from another engine in five minutes.
 const MIN_SWITCHES: f64 = 2.0;
-/// Time within which the last page of another engine must have come.
+/// Maximum age of the last metrics page from another engine.
 const SWITCH_WINDOW: Duration = Duration::from_secs(40);
-/// Time for which the requests of other clients must be in the engine. It is short, so that no flag of the engine is
-/// recommended before.
+/// Time for which requests of other clients must be in the engine. It is short, so that no other rule
+/// recommends a flag of the engine first.
 const FOREIGN_WINDOW: Duration = Duration::from_secs(10);
 const FOREIGN_STEPS: usize = (FOREIGN_WINDOW.as_secs() / EVERY.as_secs()) as usize;
-/// Minimum number of requests of other clients.
+/// Minimum number of requests of other clients in the engine.
 const MIN_FOREIGN: f64 = 3.0;
-/// Minimum share of other clients in the requests in the engine. Beside peers, it must be twice their share:
-/// a second gateway in front of the same backends has the same share everywhere.
+/// Minimum share of other clients in the requests in the engine. If there are peers, it must also be twice
+/// their share, because a second gateway in front of the same backends has the same share everywhere.
 const FOREIGN_SHARE: f64 = 0.5;
 const FOREIGN_SHARE_WITHOUT_PEERS: f64 = 0.8;
 const MAX_SHARE_OF_PEERS: f64 = 0.5;
 
-/// Minimum share of others in the requests in each engine, and greatest difference between two of these shares, if
-/// they are those of another gateway.
+/// For the requests of another gateway: their minimum share in each engine, and then the maximum difference
+/// between two of these shares.
 const MIN_COMMON_SHARE: f64 = 0.3;
 const MAX_SHARE_DIFFERENCE: f64 = 0.25;
-/// The verdicts about what happens if gateways do not know each other's requests: each computes the prefixes that
-/// another one has sent elsewhere, and they send to the same backend at once.
+/// The verdicts about problems of gateways that do not know each other's requests: engines compute prefixes
+/// that another engine already has, and several gateways choose the same backend at once.
 const ENDED_BY_EXCHANGE: [&str; 4] = [
     "prefix_cache_misses",
     "prefill_starvation",
@@ -38,13 +39,14 @@ const ENDED_BY_EXCHANGE: [&str; 4] = [
     "shedding",
 ];
 
-/// Two backends are one engine if its pages show so little progress from one to the other, in steps, and it begins so
-/// many times the requests that the gateway sends to one of them.
+/// Two backends are the same engine if their pages differ by at most this many steps of progress, and the
+/// engine begins at least `MIN_FOREIGN_FACTOR` times the requests that the gateway sends to one of them.
 const MAX_STEPS_APART: f64 = 2.0;
 const MIN_FOREIGN_FACTOR: f64 = 1.5;
-/// Greatest difference between the requests that the engine begins and those that the gateway sends to all its addresses.
+/// Maximum relative difference between the requests that the engine begins and those that the gateway sends to
+/// all its addresses.
 const MAX_DIFFERENCE: f64 = 0.4;
-/// Minimum growth of a counter in a minute.
+/// Minimum number of tokens that the engine must generate in a minute for a comparison.
 const MIN_GROWTH: f64 = 100.0;
 
 pub(super) const SHARED_BACKEND: DiagnosisRule = DiagnosisRule {
@@ -126,7 +128,7 @@ fn one_engine(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let same: Vec<StepWindow<'_>> = same.filter(has_others).collect();
     let count = same.len();
     let window = evaluation.recent;
-    // The engine begins what the gateway sends to all its addresses.
+    // An engine with several addresses begins the requests that the gateway sends to all of them.
     let to_all = sent(&window) + same.iter().map(sent).sum::<f64>();
     let is_sum = (begun(&window) - to_all).abs() <= MAX_DIFFERENCE * begun(&window);
     if count == 0 || !has_others(&window) || !is_sum {
@@ -145,8 +147,8 @@ fn one_engine(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     ))
 }
 
-/// Whether the last pages of both backends are those of one engine: it has one start time, and its counters are as far
-/// apart as it moves in a few seconds.
+/// Whether the last pages of both backends come from the same engine: they have the same start time, and their
+/// counters differ by no more than a few seconds of progress.
 fn is_same_engine(one: &BackendHistory, other: &BackendHistory) -> bool {
     let (Some(page), Some(of_other)) = (one.last_known_load(), other.last_known_load()) else {
         return false;
@@ -164,8 +166,8 @@ fn is_same_engine(one: &BackendHistory, other: &BackendHistory) -> bool {
     is_same_start && growth >= MIN_GROWTH && (tokens - of_other).abs() <= MAX_STEPS_APART * of_step
 }
 
-/// The share of the requests in the engine that are not of this gateway, in the last `span`. `None`: unknown, or
-/// there are none.
+/// The share of the requests in the engine that are not from this gateway, in the last `span`. `None`: the
+/// share is unknown, or the engine has no requests.
 fn foreign_share(history: &BackendHistory, span: Duration) -> Option<f64> {
     let window = history.window(span);
     let in_engine = window.get(WindowMeasure::Running)? + window.get(WindowMeasure::Waiting)?;
@@ -187,7 +189,8 @@ fn is_unusual(share: f64, evaluation: &Evaluation<'_>) -> bool {
     }
 }
 
-/// Adds to the verdicts that an exchange between gateways can end that all engines have requests of others.
+/// If another gateway probably sends requests to all engines, adds this cause to the verdicts that an exchange
+/// between gateways can end.
 pub(crate) fn name_other_gateways<'a>(
     verdicts: &mut [Verdict],
     up: impl Iterator<Item = &'a BackendHistory>,
@@ -209,8 +212,8 @@ pub(crate) fn name_other_gateways<'a>(
     }
 }
 
-/// The share of others in the requests in the engines, if it is about the same in each. `None`: it is not, or
-/// fewer than two backends have requests.
+/// The share of requests in the engines that are not from this gateway, if it is about the same everywhere.
+/// `None`: the shares differ, or fewer than two backends have requests.
 fn common_share<'a>(up: impl Iterator<Item = &'a BackendHistory>) -> Option<f64> {
     let shares: Vec<f64> = up.filter_map(|it| foreign_share(it, FAST)).collect();
     let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
@@ -219,7 +222,7 @@ fn common_share<'a>(up: impl Iterator<Item = &'a BackendHistory>) -> Option<f64>
     (shares.len() > 1 && is_common).then(|| shares.iter().sum::<f64>() / shares.len() as f64)
 }
 
-/// Whether the requests in the engine delay each other.
+/// Whether the engine is so busy that its requests delay each other.
 fn is_busy(evaluation: &Evaluation<'_>) -> bool {
     evaluation.has_queue()
         || evaluation.minute.total(StepSignal::Preemptions) >= 2.0
@@ -227,10 +230,10 @@ fn is_busy(evaluation: &Evaluation<'_>) -> bool {
         || !evaluation.slow_inter_token_evidence().is_empty()
 }
 
-/// Whether other clients probably send requests directly to the backend. The requests of other clients end,
-/// so the engine processes more requests than this gateway sends, and the number of requests in the engine
-/// that are not from this gateway varies. The number of leaked requests is almost constant. `variation`:
-/// highest minus lowest number of requests in the engine that are not from this gateway.
+/// Whether other clients probably send requests directly to the backend. Their requests end, so the engine
+/// processes more requests than this gateway sends, and the number of foreign requests in the engine varies.
+/// The number of leaked requests would be almost constant. `variation`: highest minus lowest number of requests
+/// in the engine that are not from this gateway.
 pub(super) fn has_other_clients(evaluation: &Evaluation<'_>, variation: f64) -> bool {
     let window = evaluation.minute;
     let finished = window.total(StepSignal::Queued);
@@ -246,7 +249,8 @@ mod tests {
     use tokenweir_engine::dialect::EngineLoad;
     use tokenweir_protocol::clock;
 
-    /// A minute of samples. `at_step`: the metrics page and the observations of the gateway at each step.
+    /// A minute of samples. `at_step` returns the metrics page and the observations of the gateway for each
+    /// step.
     fn minute(at_step: impl Fn(u32) -> (EngineLoad, GatewayObservations)) -> BackendHistory {
         let mut history = BackendHistory::default();
         for step in 0..13 {
@@ -262,7 +266,7 @@ mod tests {
         history
     }
 
-    /// A minute with this number of requests in the engine and of requests of this gateway.
+    /// One minute in which the engine has `running` requests, of which `in_flight` are from this gateway.
     fn history(running: f64, in_flight: u32) -> BackendHistory {
         minute(|_| {
             let page = EngineLoad {
@@ -292,8 +296,8 @@ mod tests {
         verdict.cause.unwrap_or_default().into_owned()
     }
 
-    /// A minute in which an engine that started at `started` generates 100 tokens for ten requests in each step, of
-    /// which this gateway sent `own`.
+    /// One minute of an engine that started at `started`. In each step it generates 100 tokens for ten
+    /// requests, of which this gateway sent `own`.
     fn engine(started: f64, earlier: f64, own: u64) -> BackendHistory {
         minute(|step| {
             let begun = f64::from(10 * step);

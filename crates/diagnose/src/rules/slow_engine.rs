@@ -1,4 +1,5 @@
-//! The rule about an engine that is far slower than the engines of its peers, which serve the same models.
+//! The rule about an engine that is far slower than its peers, which serve the same models, or far slower than
+//! usual.
 
 use super::{cache, gpus};
 use crate::history::LONG_PROMPT_TOKENS;
@@ -6,27 +7,27 @@ use crate::rule::prelude::*;
 
 /// Minimum ratio of the mean time between tokens of a slow engine to the median of its peers.
 const SLOW_FACTOR: f64 = 3.0;
-/// Minimum mean time between tokens, in seconds, that harms clients. At this time, text comes about as fast
-/// as people read aloud.
+/// Minimum mean time between tokens, in seconds, that harms clients. It is about the speed at which people read
+/// aloud.
 const MIN_INTER_TOKEN_SECONDS: f64 = 0.1;
 /// Minimum number of observed times between tokens.
 const MIN_GAPS: f64 = 30.0;
 /// The rule does not match if the batch of the engine is larger than `BATCH_FACTOR` times the mean number of
-/// running requests of the peers, plus `BATCH_SURPLUS`. A smaller batch cannot explain times between tokens
-/// that are three times as long as those of the peers.
+/// running requests of the peers, plus `BATCH_SURPLUS`. A smaller batch cannot explain why tokens take three
+/// times as long as at the peers.
 const BATCH_FACTOR: f64 = 4.0;
 const BATCH_SURPLUS: f64 = 16.0;
 
-/// Minimum multiple of the usual time between tokens, minimum difference in seconds, and the multiple at which a peer
-/// is slower than usual, too.
+/// For an engine that is slower than usual: the minimum ratio to the usual time between tokens, the minimum
+/// difference in seconds, and the ratio from which a peer is slower than usual too.
 const SLOWER_FACTOR: f64 = 2.0;
 const MIN_SLOWER_SECONDS: f64 = 0.01;
 const SLOWER_PEER_FACTOR: f64 = 1.5;
-/// Above these multiples of the usual rate of requests, and of the requests that slower tokens keep running, the load
-/// explains slower tokens.
+/// Multiples of the usual load above which the load explains slower tokens: first of the rate of requests, and
+/// then of the running requests that slower tokens alone would cause.
 const USUAL_LOAD_FACTOR: f64 = 1.5;
 const LARGER_BATCH_FACTOR: f64 = 1.5;
-/// A share has fallen if it is at most this part of a usual share of at least [`MIN_USUAL_SHARE`].
+/// Maximum ratio of a fallen share to its usual value, which must be at least [`MIN_USUAL_SHARE`].
 const FALLEN_PART: f64 = 0.6;
 const MIN_USUAL_SHARE: f64 = 0.1;
 
@@ -65,7 +66,7 @@ pub(super) const SLOW_ENGINE: DiagnosisRule = DiagnosisRule {
     ..DiagnosisRule::ENGINE
 };
 
-/// A change that explains slower tokens: a share that has fallen.
+/// A share whose fall explains slower tokens.
 struct SlowCause {
     share: WindowMeasure,
     origin: Origin,
@@ -104,14 +105,14 @@ fn first_tokens_are_late(evaluation: &Evaluation<'_>) -> bool {
     })
 }
 
-/// The match for an engine that is far slower than usual, although it has no more work.
+/// The match for an engine that is far slower than usual although it has no more work than usual.
 fn slower_than_usual(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let factor = slowdown(evaluation.history)?;
     let recent = evaluation.recent;
     let history = evaluation.history;
     let running = recent.mean(StepSignal::Running)?;
     let usual_running = history.past(WindowMeasure::Running)?.max(1.0);
-    // Slower tokens keep requests running for longer. More of them than that is more work.
+    // Slower tokens alone keep more requests running. Only a larger number than that means more work.
     let has_more_work =
         !has_usual_load(evaluation) || running > LARGER_BATCH_FACTOR * factor * usual_running;
     let is_preempting = recent.total(StepSignal::Preemptions) >= 2.0;
@@ -165,7 +166,8 @@ impl SlowCause {
     }
 }
 
-/// Whether the engine and its peers together begin no more requests than usual: routing shifts requests between them.
+/// Whether the engine and its peers together begin no more requests than usual: the sum matters because routing
+/// shifts requests between them.
 fn has_usual_load(evaluation: &Evaluation<'_>) -> bool {
     let mut starts = 0.0;
     let mut usual = 0.0;
@@ -179,8 +181,8 @@ fn has_usual_load(evaluation: &Evaluation<'_>) -> bool {
     usual > 0.0 && starts <= USUAL_LOAD_FACTOR * usual
 }
 
-/// The mean time between tokens of the last 20 s, as a multiple of the usual one. `None`: unknown, or the difference is
-/// too small to harm.
+/// The mean time between tokens of the last 20 s, as a multiple of the usual one. `None`: the value is unknown,
+/// or the difference is too small to harm clients.
 fn slowdown(history: &BackendHistory) -> Option<f64> {
     let recent = history.window(RECENT);
     let own = recent.ratio(StepSignal::InterTokenSeconds, StepSignal::Gaps, MIN_GAPS)?;
@@ -190,20 +192,20 @@ fn slowdown(history: &BackendHistory) -> Option<f64> {
 
 fn judge_slow_engine(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let window = evaluation.minute;
-    // A slow engine generates few tokens, and routing avoids it. Over the whole last minute, the
-    // many tokens from before the fault would outweigh the few slow tokens.
+    // A slow engine generates few tokens, and routing avoids it. In a window of a minute, the many tokens from
+    // before the fault would outweigh the few slow tokens.
     let recent = evaluation.recent;
     let own = recent.ratio(StepSignal::InterTokenSeconds, StepSignal::Gaps, MIN_GAPS)?;
     let peers = windows(evaluation.peers(), FAST);
     let mut peers: Vec<Pace> = peers.iter().filter_map(Pace::of).collect();
-    // At least half of the peers are as fast as the median or faster.
+    // At least half of the peers are at least as fast as the median.
     peers.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     let median = peers.get(peers.len() / 2)?.seconds;
     let running = window.get(WindowMeasure::Running).unwrap_or(0.0);
     let is_larger_batch = running > BATCH_FACTOR * mean_batch(&peers) + BATCH_SURPLUS;
     let is_preempting = window.total(StepSignal::Preemptions) >= 2.0;
     let is_slow = own >= SLOW_FACTOR * median && own >= MIN_INTER_TOKEN_SECONDS;
-    // Prompts that are long, or computed again, delay the tokens of all streams of an engine that is not slow.
+    // Long prompts, or prompts that are computed again, delay all streams even if the engine is not slow.
     let has_prompts = computes_long_prompts(evaluation) || cache::evicts_conversations(evaluation);
     if !is_slow || is_larger_batch || is_preempting || has_prompts {
         return None;
@@ -211,7 +213,7 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let signals = 1
         + usize::from(own >= 2.0 * SLOW_FACTOR * median)
         + usize::from(!evaluation.slow_start_evidence().is_empty());
-    // If there is only one peer, this peer may be unusually fast, so the confidence is lower.
+    // A single peer may be unusually fast, so the confidence is then lower.
     let is_one = peers.len() == 1;
     let comparison = format!(
         "Its mean time between tokens is {:.0} ms; that of the other{} is {:.0} ms.",
@@ -238,8 +240,8 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     })
 }
 
-/// Whether the engine computes prompts that are so long that they delay the tokens of all its streams. The
-/// function tests the prompts of the streams without output, and the prompts of the last minute.
+/// Whether the engine computes prompts so long that they delay all its streams. Both the prompts of streams
+/// without output and the prompts of the last minute count.
 fn computes_long_prompts(evaluation: &Evaluation<'_>) -> bool {
     let window = evaluation.minute;
     let pending = window.ratio(StepSignal::PendingTokens, StepSignal::Pending, 1.0);
@@ -252,7 +254,7 @@ fn computes_long_prompts(evaluation: &Evaluation<'_>) -> bool {
     in_prefill >= 0.5 && started.is_some_and(is_long)
 }
 
-/// How fast an engine is, and with how much work.
+/// The speed of an engine and its load.
 struct Pace {
     /// Mean time between tokens, in seconds.
     seconds: f64,

@@ -1,27 +1,28 @@
-//! The part of the rule `unusual_responses` about what engines write: an engine with damaged weights, or with
-//! another dtype or kernel than its peers, writes other texts for the same traffic.
+//! The part of the rule `unusual_responses` about the generated text. An engine with damaged weights, or with
+//! another dtype or kernel than its peers, generates different texts for the same traffic.
 //!
 //! A mean is compared with that of the peers and with the past of the backend itself. Routing can send the
 //! requests of one application to one backend, so neither of the two alone shows a fault.
 
 use crate::rule::prelude::*;
 
-/// Minimum number of texts of the backend, and of all its peers together.
+/// Minimum number of texts of the backend, and also of all its peers together.
 const MIN_TEXTS: f64 = 12.0;
 const MIN_TEXTS_OF_PEERS: f64 = 60.0;
-/// Minimum difference of the means, in standard errors. By chance it occurs less than once in 10¹⁴ comparisons.
+/// Minimum difference of the means in standard errors. A difference this large occurs by chance less than once
+/// in 10¹⁴ comparisons.
 const MIN_ERRORS: f64 = 8.0;
-/// If the mean length of prompts differs by more than this share from usual, the traffic has changed, and texts
-/// are not compared.
+/// Maximum relative difference of the mean prompt length from usual. Above it, the traffic has changed, and
+/// texts are not compared.
 const MAX_PROMPT_CHANGE: f64 = 0.25;
 
 /// A property of texts whose mean is compared.
 struct TextProperty {
     measure: WindowMeasure,
     squares: StepSignal,
-    /// Minimum difference of the means, as a share of the mean of the peers and of the usual mean.
+    /// Minimum relative difference of the mean, both from the mean of the peers and from the usual mean.
     difference: f64,
-    /// Minimum difference of the means.
+    /// Minimum absolute difference of the means.
     least: f64,
     cause: &'static str,
 }
@@ -51,7 +52,7 @@ const PROPERTIES: [TextProperty; 4] = [
         cause: "its answers are in another script than those of its peers and its own before: its tokenizer, its \
                 engine or its model files",
     },
-    // The square root makes the lengths of answers more regular.
+    // Square roots make the lengths of answers vary less.
     TextProperty {
         measure: WindowMeasure::AnswerLength,
         squares: StepSignal::ServedTokens,
@@ -62,14 +63,14 @@ const PROPERTIES: [TextProperty; 4] = [
     },
 ];
 
-/// The number of texts, and the mean and the variance of a property.
+/// The number of texts, and the mean and variance of a property.
 struct Moments {
     count: f64,
     mean: f64,
     variance: f64,
 }
 
-/// The match of the first property that shows a fault. `None`: none does.
+/// The match for the first property that shows a fault. `None`: no property shows one.
 pub(super) fn judge_texts(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let prompts = evaluation.minute.get(WindowMeasure::PromptTokens);
     let usual = evaluation.history.past(WindowMeasure::PromptTokens);
@@ -94,7 +95,8 @@ impl TextProperty {
         let own = self.moments(&[window], MIN_TEXTS)?;
         let peers = windows(evaluation.peers(), span);
         let peers = self.moments(&peers, MIN_TEXTS_OF_PEERS)?;
-        // Applications differ in the lengths of their answers, so half a minute does not show what is usual.
+        // Applications differ in the lengths of their answers, so the first half minute does not show what is
+        // usual.
         let usual = if self.measure == WindowMeasure::AnswerLength {
             evaluation.history.usual(self.measure)?
         } else {
@@ -122,7 +124,7 @@ impl TextProperty {
         Some(RuleMatch::new(2, evidence).because(self.cause))
     }
 
-    /// `None`: there are fewer than `least` texts.
+    /// The moments of the property in these windows. `None`: there are fewer than `least` texts.
     fn moments(&self, windows: &[StepWindow<'_>], least: f64) -> Option<Moments> {
         let Ratio { part, total, .. } = self.measure.ratio()?;
         let mean = Ratio::of(part, total, least).of_all(windows)?;
@@ -147,7 +149,7 @@ mod tests {
 
     const BACKENDS: usize = 12;
 
-    /// How an engine writes: the mean and the spread of the number of different pieces among 32, and the mean
+    /// The style of an engine: the mean and deviation of the number of different pieces among 32, and the mean
     /// length of a piece in bytes.
     #[derive(Clone, Copy)]
     struct Style {
@@ -177,7 +179,7 @@ mod tests {
             }
         }
 
-        /// A sum of uniform numbers with mean 0 and deviation 1.
+        /// Approximately normal noise with mean 0 and deviation 1, as a sum of uniform numbers.
         fn noise(&mut self) -> f64 {
             (0..12).map(|_| self.random.f64()).sum::<f64>() - 6.0
         }
@@ -208,7 +210,7 @@ mod tests {
             counts
         }
 
-        /// Plays one step in which each backend ends so many streams in its style.
+        /// Runs one step in which each backend ends the given number of streams in its style.
         fn step(&mut self, streams: u64, styles: &[Style]) -> Vec<Verdict> {
             self.now += EVERY;
             let mut samples = Vec::new();
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn three_corrupted_of_twelve_are_named_soon() {
+    fn three_corrupted_of_twelve_streams_are_named_soon() {
         for corrupted in [
             Style {
                 distinct: 1.0,

@@ -1,5 +1,5 @@
-//! The result of a diagnosis: verdicts with their evidence, remedies and disproofs, and the rules
-//! that could not be determined. These types are the JSON document of `/diagnose`.
+//! The result of a diagnosis: verdicts with their evidence, remedies and disproofs, and rules whose result is
+//! unknown. `/diagnose` returns these types as JSON.
 
 mod origin;
 
@@ -13,8 +13,8 @@ use std::collections::HashMap;
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::named_enum;
 
-/// A condition that holds at a backend, for all backends together, or at the gateway. A field that is missing
-/// in the JSON of another version of the gateway gets its default value.
+/// A condition that holds at a backend, for all backends together, or at the gateway. If the JSON of another
+/// gateway version lacks a field, the field gets its default value.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Verdict {
@@ -24,7 +24,7 @@ pub struct Verdict {
     pub backend: String,
     /// The part of the system that the verdict is about.
     pub scope: VerdictScope,
-    /// The severity.
+    /// How urgent the condition is.
     pub severity: VerdictSeverity,
     /// The confidence, from the number of independent signals.
     pub confidence: Confidence,
@@ -32,8 +32,8 @@ pub struct Verdict {
     pub meaning: Cow<'static, str>,
     /// The cause of the condition. `None`: unknown.
     pub cause: Option<Cow<'static, str>>,
-    /// Whether the verdict is kept although the last evaluation did not find the condition: routing avoids
-    /// the backend, so too few requests show whether the condition has ended.
+    /// Whether the verdict is kept although the last evaluation did not find the condition. Routing then avoids
+    /// the backend, so there are too few requests to show whether the condition has ended.
     pub is_held: bool,
     /// Whether all backends have the same verdict.
     pub is_common: bool,
@@ -44,7 +44,7 @@ pub struct Verdict {
     pub age_seconds: f64,
     /// The values that show the condition.
     pub evidence: Vec<Evidence>,
-    /// What an operator can do against the condition.
+    /// The advice to an operator against the condition.
     pub remedy: String,
     /// An observation that would disprove the verdict.
     pub disproof: Cow<'static, str>,
@@ -64,7 +64,7 @@ pub struct VerdictGroup<'a> {
     subjects: Vec<&'a str>,
 }
 
-/// Minimum share of requests that take longer than usual, for a change that harms clients.
+/// Minimum share of requests that take longer than usual, for changes that harm clients.
 pub(crate) const HARMFUL_SLOWER_SHARE: f64 = 0.2;
 /// Maximum number of subjects that the heading of a group names.
 const MAX_NAMED_SUBJECTS: usize = 3;
@@ -77,22 +77,17 @@ pub struct Evidence {
     pub measure: Cow<'static, str>,
     /// The value of the measure in the window.
     pub value: f64,
-    /// The unit of `value` and `usual`.
+    /// The unit of `value` and `usual`, such as `s`.
     pub unit: Cow<'static, str>,
     /// The usual value: the median of the last 60 minutes in which no verdict held. `None`: unknown.
     pub usual: Option<f64>,
-    /// The length of the window, in seconds.
+    /// The length of the window of `value`, in seconds.
     pub window_seconds: f64,
 }
 
 impl Evidence {
     /// A value without a usual value.
-    pub(crate) fn new(
-        measure: &'static str,
-        value: f64,
-        unit: &'static str,
-        window_seconds: f64,
-    ) -> Self {
+    pub fn new(measure: &'static str, value: f64, unit: &'static str, window_seconds: f64) -> Self {
         Self {
             measure: measure.into(),
             value,
@@ -103,7 +98,7 @@ impl Evidence {
     }
 }
 
-/// A rule whose data is missing, so that it is not known whether its condition holds.
+/// A rule whose result is unknown because data is missing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UndeterminedRule {
     /// The name of the rule.
@@ -120,7 +115,7 @@ pub struct UndeterminedRule {
 pub struct DiagnosedBackend {
     /// The name of the backend.
     pub backend: String,
-    /// Whether at least one rule had all its data, so that its result is known.
+    /// Whether at least one rule had all its data.
     pub is_determined: bool,
 }
 
@@ -128,7 +123,7 @@ pub struct DiagnosedBackend {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VerdictScope {
-    /// One backend.
+    /// A single backend, which the verdict names.
     #[default]
     Backend,
     /// All backends together.
@@ -138,11 +133,11 @@ pub enum VerdictScope {
 }
 
 named_enum! {
-    /// The severity of a condition.
+    /// The severity of a condition, in ascending order.
     #[derive(Default, PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum VerdictSeverity {
-        /// The condition is deliberate, or a fault of clients.
+        /// The condition is deliberate, or clients are at fault.
         Info = "info",
         /// The condition makes requests slower or wastes capacity.
         #[default]
@@ -157,17 +152,17 @@ named_enum! {
     #[derive(Default, PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Confidence {
-        /// One signal.
+        /// Only one signal shows the condition.
         #[default]
         Low = "low",
-        /// Two signals.
+        /// Two independent signals show the condition.
         Medium = "medium",
-        /// Three or more signals.
+        /// Three or more independent signals show the condition.
         High = "high",
     }
 }
 
-/// A measure of a backend whose value is far from its usual value.
+/// A measure whose value at a backend is far from usual.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Anomaly {
     /// The name of the backend.
@@ -176,13 +171,13 @@ pub struct Anomaly {
     pub measure: Cow<'static, str>,
     /// The value in the last minute.
     pub value: f64,
-    /// The unit.
+    /// The unit of the value, such as `s`.
     pub unit: Cow<'static, str>,
     /// The usual value: the median of the last 60 minutes without a verdict.
     pub usual: f64,
 }
 
-/// A measure of one backend, or of most of them, that is far from its usual value.
+/// A measure that is far from usual at one backend or at most backends.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Change {
@@ -198,16 +193,16 @@ pub struct Change {
     pub age_seconds: f64,
 }
 
-/// The text of a verdict that holds.
+/// The text of a verdict that currently holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AlertText {
-    /// The name of the verdict.
+    /// The name of the rule, which is the label value of the alert.
     pub verdict: Cow<'static, str>,
     /// The name of the backend. Empty: the verdict is about all backends or about the gateway.
     pub backend: String,
-    /// The cause, or else the meaning, when the verdict began.
+    /// The cause of the verdict at its beginning, or else its meaning.
     pub cause: String,
-    /// The remedy when the verdict began.
+    /// The remedy of the verdict at its beginning.
     pub remedy: String,
 }
 
@@ -217,23 +212,23 @@ pub struct Diagnosis {
     /// Verdicts, sorted by severity, the highest first. At the same severity, verdicts about the
     /// fleet come first.
     pub verdicts: Vec<Verdict>,
-    /// Rules that could not be determined, and the missing data.
+    /// Rules whose result is unknown, with the missing data.
     pub undetermined: Vec<UndeterminedRule>,
-    /// Measures whose values are far from their usual values. They are hints and no verdicts.
+    /// Measures whose values are far from usual. They are hints, not verdicts.
     pub anomalies: Vec<Anomaly>,
-    /// What has changed: at most two facts of engines, the newest first, and then at most two measures, the
+    /// The changes: at most two facts of engines, the newest first, and then at most two measures, the
     /// strongest first.
     #[serde(default)]
     pub changes: Vec<Change>,
     /// The share of requests that take at least 1.5 times as long as usual, from 0 to 1.
     #[serde(default)]
     pub slower_share: f64,
-    /// Whether clients are harmed and no verdict says why.
+    /// Whether clients are harmed and no verdict explains it.
     #[serde(skip)]
     pub has_unexplained_harm: bool,
-    /// The diagnosed backends.
+    /// The backends whose rules were evaluated.
     pub backends: Vec<DiagnosedBackend>,
-    /// The texts of the verdicts for alerts.
+    /// The texts that alerts show, which stay the same while a verdict holds.
     #[serde(skip)]
     pub alert_texts: Vec<AlertText>,
 }
@@ -249,35 +244,34 @@ impl Verdict {
     }
 
     /// Sets the cause.
-    pub(crate) fn because(self, cause: impl Into<Cow<'static, str>>) -> Self {
+    pub fn because(self, cause: impl Into<Cow<'static, str>>) -> Self {
         let cause = Some(cause.into());
         Self { cause, ..self }
     }
 
-    /// Sets the remedy of this verdict in place of that of its rule.
+    /// Replaces the remedy of the rule by a remedy for this verdict.
     pub(crate) fn remedy(self, remedy: impl Into<String>) -> Self {
         let remedy = remedy.into();
         Self { remedy, ..self }
     }
 
-    /// Sets where the verdict places the cause.
+    /// Sets the place of the cause.
     pub(crate) fn at(self, origin: Origin) -> Self {
         Self { origin, ..self }
     }
 
-    /// Names the backend.
     pub(crate) fn about(self, backend: &BackendId) -> Self {
         let backend = backend.to_string();
         Self { backend, ..self }
     }
 
     /// Sets the evidence.
-    pub(crate) fn with(self, evidence: impl IntoIterator<Item = Evidence>) -> Self {
+    pub fn with(self, evidence: impl IntoIterator<Item = Evidence>) -> Self {
         let evidence = evidence.into_iter().collect();
         Self { evidence, ..self }
     }
 
-    /// Adds a clause to the cause.
+    /// Adds a clause to the cause, after a semicolon.
     pub fn add_to_cause(&mut self, clause: &str) {
         let cause = match &self.cause {
             Some(cause) => format!("{cause}; {clause}"),
@@ -329,7 +323,7 @@ impl<'a> VerdictGroup<'a> {
 
     fn has_same_finding(&self, other: &Verdict) -> bool {
         let first = self.first;
-        // The values of backends with one condition differ.
+        // Values differ between backends with the same condition.
         first.verdict == other.verdict
             && first.scope == other.scope
             && first.severity == other.severity
@@ -339,7 +333,7 @@ impl<'a> VerdictGroup<'a> {
     }
 }
 
-/// The characters of a text without its numbers.
+/// The characters of a text without digits and dots, so that texts with different numbers are equal.
 fn without_numbers(text: &str) -> impl Iterator<Item = char> + '_ {
     text.chars()
         .filter(|character| !character.is_ascii_digit() && *character != '.')
@@ -351,7 +345,6 @@ impl VerdictSeverity {
         Self::critical_if(is_critical_harm(harmed, total))
     }
 
-    /// Critical or a warning.
     pub(crate) fn critical_if(is_critical: bool) -> Self {
         if is_critical {
             Self::Critical
@@ -362,7 +355,6 @@ impl VerdictSeverity {
 }
 
 impl Confidence {
-    /// The confidence for a number of independent signals.
     pub(super) const fn from_signals(signals: usize) -> Self {
         match signals {
             0 | 1 => Self::Low,
@@ -373,14 +365,14 @@ impl Confidence {
 }
 
 impl Diagnosis {
-    /// Sorts the verdicts by severity, the highest first. The order of equal ones stays.
+    /// Sorts the verdicts by descending severity. The order of verdicts with the same severity is kept.
     pub(crate) fn sort(&mut self) {
         self.verdicts
             .sort_by_key(|it| std::cmp::Reverse(it.severity));
     }
 
-    /// The changes, if requests take longer than usual, or clients are harmed and no verdict says why. Empty:
-    /// nothing harms clients, or a verdict says what does.
+    /// The changes, if requests take longer than usual or if no verdict explains harm to clients. Otherwise
+    /// empty.
     pub fn harmful_changes(&self) -> &[Change] {
         if self.slower_share >= HARMFUL_SLOWER_SHARE || self.has_unexplained_harm {
             &self.changes
@@ -389,9 +381,9 @@ impl Diagnosis {
         }
     }
 
-    /// The known state of each verdict, by backend and name of the verdict: true if the verdict holds, false
-    /// if its rule is undetermined. All other verdicts about [`backends`](Self::backends) do not hold. The
-    /// backend is empty for a verdict about all backends or about the gateway.
+    /// The state of each verdict by backend and verdict name: true if the verdict holds, false if its rule is
+    /// undetermined. All other verdicts about [`backends`](Self::backends) do not hold. The backend is empty
+    /// for a verdict about all backends or about the gateway.
     pub fn known_verdicts(&self) -> HashMap<(&str, &str), bool> {
         let undetermined = self.undetermined.iter();
         let undetermined = undetermined.map(|it| ((&*it.backend, &*it.verdict), false));

@@ -1,69 +1,67 @@
-//! What verdicts see, and where they place the cause.
+//! The effects that verdicts observe, and the places in which they locate the cause.
 
-/// Where a verdict places the cause. The later ones are shown by more specific evidence, or are causes of the
-/// earlier ones.
+/// Where a verdict places the cause. The values are ordered: a later one has more specific evidence, or can
+/// cause an earlier one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
-    /// The evidence does not show it.
+    /// The evidence does not show the cause.
     #[default]
     Unknown,
     /// More work than the engines can do.
     Load,
-    /// What all backends share on the way to them.
+    /// The path to the backends, as far as all backends share it.
     Network,
-    /// The API server of a backend, or the path to it alone.
+    /// The API server of a backend, or the path to this backend alone.
     FrontEnd,
     /// A client that causes most of the work.
     Client,
-    /// Backends get no requests although they could.
+    /// Backends that get no requests although they could serve them.
     Excluded,
     /// A backend that cannot get requests.
     Missing,
-    /// The engine of a backend: it differs from its peers or from its own past.
+    /// The engine of a backend, which differs from its peers or from earlier.
     Engine,
-    /// Backends that are not one engine each.
+    /// A backend that shares an engine with others, or is several engines.
     SharedEngine,
-    /// A kind of requests, compared with the others.
+    /// A certain kind of request.
     Requests,
-    /// Requests that end the engines.
+    /// Requests that crash engines.
     FatalRequests,
-    /// A setting of the gateway.
+    /// A setting of the gateway that is too strict.
     Setting,
-    /// The machine of the gateway.
+    /// The machine on which the gateway runs.
     Gateway,
 }
 
-/// What a verdict sees: where requests are late or end.
+/// The harm that a verdict observes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Requests wait for capacity, in the gateway or in engines.
     Waiting,
     /// Requests lose time before the engine.
     Lag,
-    /// Streams stand still, or have no first output.
+    /// Streams make no progress or have no first output.
     Stalls,
-    /// Tokens come slowly.
     SlowTokens,
-    /// Clients leave.
+    /// Clients disconnect before the end of their responses.
     Disconnects,
-    /// Attempts fail.
     Failures,
     /// A backend goes down.
     Outages,
     /// Routing avoids a backend.
     Avoidance,
-    /// The backend is not one engine for this gateway alone.
+    /// The backend is not a single engine for this gateway alone.
     Sharing,
-    /// Prefixes are computed again.
+    /// Prefixes are computed again although a cache had them.
     Prefixes,
-    /// KV blocks or requests are held without need.
+    /// KV blocks or requests are held although nobody needs them.
     HeldBlocks,
     /// A state or a fault that no other verdict explains.
     Other,
 }
 
 impl Effect {
-    /// What the verdicts of this rule see.
+    /// The effect that the verdicts of this rule observe.
     pub(crate) fn of(rule: &str) -> Self {
         match rule {
             "gateway_queue" | "kv_thrashing" | "kv_backlog" | "prefill_starvation" => Self::Waiting,
@@ -81,8 +79,8 @@ impl Effect {
         }
     }
 
-    /// What a condition of this rule can cause at its own backend. While it holds or was found recently, the later
-    /// rules that see this find nothing there.
+    /// The effects that a condition of this rule can cause at its own backend. While it holds or was found
+    /// recently, later rules about these effects do not match there.
     pub(crate) fn caused_by(rule: &str) -> &'static [Self] {
         use Effect as E;
         match rule {
@@ -112,7 +110,7 @@ impl Effect {
 }
 
 impl Origin {
-    /// Where the verdicts of this rule place the cause, unless a match shows it more exactly.
+    /// The place of the cause in verdicts of this rule, unless a match gives a more specific one.
     pub(crate) fn of_rule(rule: &str) -> Self {
         match rule {
             "gateway_queue" | "shedding" | "kv_thrashing" | "kv_backlog" | "prefill_starvation"
@@ -128,7 +126,6 @@ impl Origin {
         }
     }
 
-    /// Whether a cause of this origin has this effect.
     pub(crate) fn explains(self, effect: Effect) -> bool {
         use Effect as E;
         let effects: &[E] = match self {

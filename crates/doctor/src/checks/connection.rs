@@ -11,11 +11,11 @@ use tokenweir_protocol::headers::media_type;
 /// Maximum age of the `Date` header of a server with a correct clock. The header has a resolution of one
 /// second, and servers update it once per second.
 const MAX_DATE_LAG: Duration = Duration::from_secs(2);
-/// Greatest clock skew that the check accepts.
+/// Maximum clock skew that the check accepts.
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(1);
-/// A backend should keep idle connections longer than the gateway by at least this time.
+/// Minimum time by which a backend should keep idle connections longer than the gateway.
 const KEEP_ALIVE_MARGIN: Duration = Duration::from_millis(500);
-/// The reason of remarks about a failed probe.
+/// The reason that remarks state about a failed probe.
 const FAILED_PROBE: &str = "Requests of clients would fail in the same way.";
 
 pub(super) fn clock(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {

@@ -5,7 +5,7 @@ use crate::facts::{BackendFacts, DoctorFacts, GatherError};
 use crate::finding::Remark;
 use tokenweir_engine::engine_metrics::{ENGINE_METRICS, EngineMetric, metrics_flag_hint};
 
-/// The signals that the gateway needs for routing by load.
+/// The engine metrics that routing by load needs.
 const REQUIRED_ENGINE_METRICS: [&str; 2] = ["queue", "kv_usage"];
 
 pub(super) fn metrics(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {

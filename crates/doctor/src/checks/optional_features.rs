@@ -7,9 +7,9 @@ use crate::interpretation::VllmVersion;
 
 /// The first version of vLLM that can report the engine times of a request.
 const ENGINE_TIMES_SINCE: VllmVersion = VllmVersion(0, 25);
-/// How to start vLLM with published KV events.
+/// The command that starts vLLM with KV events.
 const PUBLISH_EVENTS: &str = "vllm serve --kv-events-config with an endpoint such as tcp://*:5557";
-/// The reason of remarks about KV events that the gateway does not receive.
+/// The reason that remarks state about KV events that the gateway does not receive.
 const WITHOUT_EVENTS: &str = "Without events, the gateway estimates the cached prefixes of this backend from its own requests.";
 
 pub(super) fn request_id(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {

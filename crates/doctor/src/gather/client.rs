@@ -51,7 +51,7 @@ pub struct GatherOptions {
 /// An additional request header. `None`: no additional header.
 pub type ExtraHeader = Option<(HeaderName, HeaderValue)>;
 
-/// A client for one server.
+/// Sends requests to one server over reused connections.
 #[derive(Debug, Clone)]
 pub struct ServerClient {
     client: HttpClient,

@@ -23,9 +23,7 @@ use tokio::net::TcpStream;
 /// A path that does not exist on any server.
 pub(super) const UNKNOWN_PATH: &str = "/tokenweir-doctor";
 
-/// The value of the request id header in the request for `/version`.
 pub(super) const PROBE_REQUEST_ID: HeaderValue = HeaderValue::from_static("tokenweir-doctor");
-/// The name of the request id header.
 pub(super) const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Gathers all facts about one backend. If the backend does not respond to `/health`, no further request is

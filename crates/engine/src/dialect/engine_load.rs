@@ -6,7 +6,7 @@ use super::lora_adapters::LoraAdapters;
 /// The caches that can supply prompt tokens, by the names that vLLM gives them.
 pub const CACHE_SOURCES: [&str; 5] = ["device", "host", "disk", "p2p", "external_unspecified"];
 
-/// Greatest plausible capacity of a KV cache in tokens. A greater value counts as missing.
+/// Maximum plausible capacity of a KV cache in tokens. A larger value counts as missing.
 const MAX_CAPACITY_TOKENS: f64 = 1e12;
 
 /// The load and the counters of a backend, as one metrics page reports them. `None`: the page does
@@ -22,8 +22,8 @@ pub struct EngineLoad {
     /// Waiting requests that wait for capacity of an engine, not for a LoRA adapter or a KV
     /// transfer, over all engines.
     pub waiting_capacity: Option<f64>,
-    /// Waiting requests that wait for a LoRA adapter, a KV transfer or another passing constraint,
-    /// over all engines.
+    /// Waiting requests that wait for a LoRA adapter, a KV transfer or another temporary constraint, over all
+    /// engines.
     pub waiting_deferred: Option<f64>,
     /// Requests whose KV blocks are in CPU memory, over all engines.
     pub swapped: Option<f64>,
@@ -93,9 +93,9 @@ pub struct EngineLoad {
 /// The counters of the tokens that an engine has processed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenCounts {
-    /// Prompt tokens.
+    /// Prompt tokens since the start of the process.
     pub prompt: f64,
-    /// Generated tokens.
+    /// Generated tokens since the start of the process.
     pub generated: f64,
 }
 

@@ -12,7 +12,7 @@ pub struct LoraAdapters {
     max_loras: Option<u32>,
 }
 
-/// Greatest number of adapters that are read from a metrics page. Further adapters are ignored.
+/// Maximum number of adapters that are read from a metrics page. Further adapters are ignored.
 pub const MAX_ADAPTERS: usize = 32;
 
 /// The 64-bit FNV-1a hash of an adapter name, which is the `model` that clients request.
@@ -38,7 +38,7 @@ impl LoraAdapters {
         &self.hashes[..usize::from(self.count)]
     }
 
-    /// Greatest number of adapters in one batch of the engine (`--max-loras`). `None`: the page does not
+    /// Maximum number of adapters in one batch of the engine (`--max-loras`). `None`: the page does not
     /// report this number.
     pub fn max_loras(&self) -> Option<u32> {
         self.max_loras

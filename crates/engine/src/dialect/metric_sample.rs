@@ -72,7 +72,7 @@ impl<'a> MetricSample<'a> {
     }
 }
 
-/// Greatest number that is accepted from a page. Counters of tokens and bytes stay below it, and timestamps in
+/// Maximum number that is accepted from a page. Counters of tokens and bytes stay below it, and timestamps in
 /// milliseconds too. The limit keeps sums and products finite.
 pub(super) const MAX_NUMBER: f64 = 1e15;
 

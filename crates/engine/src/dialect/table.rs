@@ -38,7 +38,6 @@ pub(super) enum RowTarget {
         source: ValueSource,
         /// How the values of several series become one number. Each engine has one series.
         aggregation: Aggregation,
-        /// Borrows the field from the load.
         field: fn(&mut EngineLoad) -> &mut Option<f64>,
     },
     /// The row sets the LoRA adapters of the load, from the newest series.
@@ -48,11 +47,9 @@ pub(super) enum RowTarget {
 /// The source of a value in a metric line.
 #[derive(Clone, Copy)]
 pub(super) enum ValueSource {
-    /// The value of the sample.
     Value,
     /// The value of the sample, if the sample has a label with this name and value.
     ValueWithLabel(&'static str, &'static str),
-    /// The value of the label with this name.
     Label(&'static str),
 }
 
@@ -81,9 +78,7 @@ struct NameIndex {
     name_heads: [NameHead; MAX_NAMES],
     /// For each name, the index of its row in the rows of the dialect.
     rows: [u8; MAX_NAMES],
-    /// For each name, its index in the names of its row.
     name_indexes: [u8; MAX_NAMES],
-    /// The first name of each hash slot, or [`NO_NAME`].
     first_in_slot: [u8; SLOT_COUNT],
     /// For each name, the next name in the same hash slot, or [`NO_NAME`].
     next_in_slot: [u8; MAX_NAMES],
@@ -92,9 +87,9 @@ struct NameIndex {
 /// The first eight bytes of a text as a little-endian number.
 pub(super) type NameHead = u64;
 
-/// Greatest number of rows of a dialect.
+/// Maximum number of rows of a dialect.
 pub(super) const MAX_ROWS: usize = 48;
-/// Greatest number of names in all rows of a dialect.
+/// Maximum number of names in all rows of a dialect.
 const MAX_NAMES: usize = 64;
 /// Number of bytes in a [`NameHead`]. A metric name has at least this length. A prefix can be one byte longer.
 const HEAD_BYTES: usize = 8;

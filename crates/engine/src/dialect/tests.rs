@@ -97,7 +97,7 @@ fn every_spelling_of_the_prefix_is_recognized() {
 }
 
 #[test]
-fn another_gateways_page_is_its_backends_and_queue() {
+fn another_gateways_page_sums_its_backends_and_queue() {
     let page = b"tokenweir_backend_running_requests{backend=\"a\"} 3\n\
         tokenweir_backend_running_requests{backend=\"b\"} 4\n\
         tokenweir_backend_waiting_requests{backend=\"a\"} 1\n\
@@ -201,7 +201,7 @@ fn lora_adapters_beyond_the_maximum_number_are_ignored() {
 }
 
 #[test]
-fn one_sleeping_engine_makes_the_backend_asleep() {
+fn one_sleeping_engine_marks_the_backend_as_asleep() {
     let is_asleep = |first: u8, second: u8| {
         let page = format!(
             "vllm:engine_sleep_state{{engine=\"0\",sleep_state=\"awake\"}} {first}\n\

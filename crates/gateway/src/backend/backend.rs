@@ -36,13 +36,13 @@ pub struct Backend {
     /// The state from health checks and scrapes, the circuit breaker, and whether an operator
     /// drained the backend.
     pub health: BackendHealth,
-    /// The facets of options.
+    /// The state of the options for this backend, such as its KV events.
     pub facets: BackendFacets,
     /// The requests in flight, the estimates of load and speed, and the stalls and gaps of streams.
     pub load: BackendLoad,
-    /// The membership in a pool, to which changes of health and load are published.
+    /// Publishes changes of health and load to the pool. Has no effect before the backend is in a pool.
     pub(super) membership: PoolMembership,
-    /// The idle connections to the backend.
+    /// The idle connections, which requests and health checks reuse.
     pub idle_pool: IdlePool,
 }
 
@@ -76,8 +76,8 @@ impl Backend {
         self
     }
 
-    /// Whether the backend can stay in the pool if a reload builds it as `other`. Both must have the same name,
-    /// addresses and credentials. The other settings may differ.
+    /// Whether a reload that builds `other` can keep this backend in the pool: name, addresses and credentials
+    /// are equal. The other settings may differ.
     pub(super) fn is_same_endpoint(&self, other: &Self) -> bool {
         self.identity.is_same_endpoint(&other.identity)
             && self.facets.is_same_endpoint(&other.facets)
@@ -106,8 +106,8 @@ impl Backend {
         }
     }
 
-    /// Whether the backend is down only by suspicion: its engine seems stuck, or it does not answer. Such a
-    /// backend gets the requests that no other backend can serve.
+    /// Whether the backend is only suspected to be down: its engine seems stuck, or it does not answer. A
+    /// suspected backend gets the requests that no other backend can serve.
     pub fn is_last_resort(&self) -> bool {
         self.health.is_suspected.get() && self.weight() > 0
     }
@@ -195,7 +195,6 @@ impl Backend {
         previous.is_none()
     }
 
-    /// Ends the drain of the backend. Returns whether the backend was drained.
     pub(super) fn undrain(&self, initiator: DrainInitiator) -> bool {
         self.end_drain_if(initiator, |_| true)
     }
@@ -250,9 +249,9 @@ impl Backend {
         self.health.log_down(&self.identity.id, reason);
     }
 
-    /// Applies the effect of a failed request to the backend, for example an ejection. `why` is the
-    /// reason of the failure for the log and the status. `rest`: the time, stated by an overloaded
-    /// backend, for which it should get no requests. `None`: the backend stated no time.
+    /// Applies the effect of a failed request to the backend, for example an ejection. `why` is the reason of
+    /// the failure for the log and the status. `rest`: the time of `Retry-After`, for which the backend should
+    /// get no requests. `None`: the response has no such header.
     pub fn on_failure(
         &self,
         failure: FailureKind,
@@ -308,7 +307,7 @@ impl Backend {
     }
 
     /// Sets the availability that an option announces when it takes the backend out of service. `None`: the
-    /// option no longer does.
+    /// option puts the backend back into service.
     pub fn withdraw(&self, availability: Option<Availability>) {
         self.update_state(|state| state.withdrawal = availability);
     }
@@ -324,7 +323,6 @@ impl Backend {
         self.membership.position.load(Ordering::Relaxed)
     }
 
-    /// Sets the index of the backend in the pool.
     pub(super) fn set_position(&self, position: usize) {
         self.membership.position.store(position, Ordering::Relaxed);
         self.publish_load_hint(clock::now());
@@ -379,7 +377,6 @@ impl Backend {
         sampler.sent(prompt, self.position());
     }
 
-    /// The condition of the backend at `now`: its reported load and its state.
     pub(super) fn condition(&self, now: Instant) -> BackendCondition {
         let mut condition = self.health.load_state().condition(now);
         for facet in self.facets.each() {

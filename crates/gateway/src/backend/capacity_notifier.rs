@@ -33,7 +33,7 @@ impl CapacityNotifier {
         fence(Ordering::SeqCst);
     }
 
-    /// The number of queued requests.
+    /// Number of requests in the admission queue, as the queue set it last.
     pub fn waiting_requests(&self) -> usize {
         self.waiting_requests.load(Ordering::Relaxed)
     }

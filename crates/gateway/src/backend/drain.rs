@@ -6,16 +6,16 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 use tokenweir_protocol::clock;
 
-/// The drain of one backend.
+/// The drain of one backend, for status pages, logs and verdicts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drain {
-    /// The initiator of the drain.
+    /// Who began the drain.
     pub initiator: DrainInitiator,
     /// The reason that the operator gave. `None`: the operator gave no reason.
     pub reason: Option<Box<str>>,
     /// Wall-clock time at which the drain began, for display.
     pub started: SystemTime,
-    /// Time at which the drain began.
+    /// Start of the drain on the monotonic clock.
     pub began_at: Instant,
     /// Time at which the drain ends by itself. `None`: the drain lasts until an operator ends it.
     pub ends_at: Option<Instant>,
@@ -55,7 +55,6 @@ impl Drain {
         }
     }
 
-    /// Whether the duration of the drain is over.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.ends_at.is_some_and(|ends_at| ends_at <= now)
     }

@@ -17,7 +17,7 @@ use tokenweir_routing::resilience::{
 };
 use tokio::sync::{Notify, SetOnce};
 
-/// The health of a backend.
+/// The state from health checks and scrapes, the circuit breaker, and the drain.
 #[derive(Debug)]
 #[repr(C)] // the fields that routing reads of each candidate come first
 pub struct BackendHealth {
@@ -47,7 +47,6 @@ pub struct BackendHealth {
 struct HealthSignals {
     /// Wakes the health checker before the end of its interval.
     check_requested: Notify,
-    /// Set when the first health check has completed.
     first_check_completed: SetOnce<()>,
     /// Whether the health checker has declared the backend down. A failed connection of a client request does
     /// not set this flag.
@@ -58,7 +57,7 @@ struct HealthSignals {
     is_down_logged: AtomicFlag,
     /// Start of the last request for the model list. `None`: no request yet.
     models_read_at: AtomicInstant,
-    /// The drain. `None`: the backend is not drained.
+    /// Who drained the backend, and why. `None`: the backend is not drained.
     drain: Mutex<Option<Arc<Drain>>>,
     /// The API paths that this backend does not serve but another backend does. Each path has the time of the
     /// last request that showed this.
@@ -86,7 +85,7 @@ impl BackendHealth {
         }
     }
 
-    /// The current state.
+    /// The state that the last health check or scrape found.
     pub fn state(&self) -> Arc<BackendState> {
         self.state.load_full()
     }
@@ -124,7 +123,7 @@ impl BackendHealth {
         std::mem::replace(&mut *drain, next)
     }
 
-    /// Whether the backend is drained.
+    /// Whether an operator or the configuration has drained the backend.
     pub fn is_drained(&self) -> bool {
         self.is_drained.get()
     }
@@ -229,12 +228,10 @@ impl BackendHealth {
         self.has_unserved.set(false);
     }
 
-    /// Makes the health checker check the backend at once.
     pub(super) fn request_check(&self) {
         self.signals.check_requested.notify_one();
     }
 
-    /// Waits until a health check is requested.
     pub(super) async fn wait_check_requested(&self) {
         self.signals.check_requested.notified().await;
     }
@@ -278,7 +275,6 @@ impl BackendHealth {
         }
     }
 
-    /// Logs that the backend is up.
     pub(super) fn log_up(&self, id: &BackendId) {
         self.signals.is_down_logged.set(false);
         tracing::info!(backend = %id, "backend is up: it gets requests");
@@ -294,7 +290,6 @@ impl BackendHealth {
         }
     }
 
-    /// Whether the health checker has declared the backend down.
     pub(super) fn is_declared_down(&self) -> bool {
         self.signals.is_declared_down.load(Ordering::Relaxed)
     }
@@ -308,7 +303,6 @@ impl BackendHealth {
         }
     }
 
-    /// Records that a health check has completed.
     pub(super) fn on_check_completed(&self) {
         // After the first check, this fails without effect, because the value is already set.
         let _ = self.signals.first_check_completed.set(());
@@ -334,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drained_backend_is_drained_in_any_health() {
+    fn a_drained_backend_stays_drained_in_any_health() {
         let health = new_health();
         let now = clock::now();
         assert_eq!(health.availability(1, now), Availability::Unknown);

@@ -13,7 +13,7 @@ use tokenweir_routing::mix;
 #[derive(Debug)]
 #[repr(C)] // routing reads the last fields, which are next to the first fields of the health
 pub struct BackendIdentity {
-    /// The name of the backend.
+    /// The configured name, or host and port of the URL.
     pub id: BackendId,
     /// Host, port and scheme.
     pub address: BackendAddress,
@@ -28,7 +28,7 @@ pub struct BackendIdentity {
     pub(super) counted_streams: GcraLimiter,
     /// A copy of the weight in `settings`, which routing reads for each candidate.
     weight: AtomicU32,
-    /// Hash of the backend's name.
+    /// Hash of the name, equal at all gateways.
     pub id_hash: u64,
 }
 
@@ -48,9 +48,8 @@ pub struct BackendSettings {
     pub pod: Option<Arc<str>>,
 }
 
-/// Maximum number of streams per second and backend, in addition to the configured share, for which
-/// the gateway requests usage in every event. At this rate the cost of the longer events is too
-/// small to measure.
+/// Maximum number of streams per second and backend, in addition to the configured share, for which the gateway
+/// requests usage in every event. At this rate, the cost of the longer events is not measurable.
 const COUNTED_STREAMS_PER_SECOND: u32 = 2;
 
 impl BackendIdentity {

@@ -69,7 +69,7 @@ impl Lease {
         }
     }
 
-    /// The leased backend.
+    /// The backend that the policy picked.
     pub fn backend(&self) -> &Arc<Backend> {
         &self.state.backend
     }
@@ -101,16 +101,16 @@ impl Lease {
             .then_some(FailureKind::TargetRefused)
     }
 
-    /// Removes the prefill of the request from the load of this backend, because another backend computes it.
-    /// If `is_removed` is false, adds the prefill again.
+    /// Moves the prefill of the request off the load of this backend, because another backend computes it.
+    /// `is_removed: false` adds it back.
     pub fn move_prefill(&self, is_removed: bool) {
         self.state
             .observe(|estimator, reservation| estimator.move_prefill(reservation, is_removed));
         self.backend().on_change(clock::now());
     }
 
-    /// Records that the prefill for another backend has ended with success. `usage`: the token counts
-    /// in its response.
+    /// Records that this backend has computed the prompt for another backend. `usage`: the token counts of its
+    /// response.
     pub fn on_prefilled(&self, usage: &Usage, now: Instant) {
         self.state.on_first_output(now);
         self.state
@@ -155,8 +155,8 @@ impl BackendMonitor for LeaseState {
     }
 
     fn wait_reports(&self, from: Instant, until: Instant) -> WaitReports {
-        let estimator = &self.backend.load.estimator;
-        let queues = estimator.reported_queues();
+        let load = &self.backend.load;
+        let queues = &load.engine_queues;
         let mut running_while_queued = queues.running_in(from, until);
         // The engine's queue may be empty again before the next scrape shows a burst, so later load reports
         // count too.
@@ -165,10 +165,10 @@ impl BackendMonitor for LeaseState {
         }
         WaitReports {
             mean_prefill: self.backend.health.load_state().mean_prefill(),
-            mean_prompt_tokens: estimator.learned().prompt_tokens(),
+            mean_prompt_tokens: load.estimator.learned().prompt_tokens(),
             running_while_queued,
-            max_answering: estimator.max_answering(),
-            last_output_at: self.backend.load.last_output_at.get(),
+            max_answering: queues.max_answering(),
+            last_output_at: load.last_output_at.get(),
         }
     }
 
@@ -198,6 +198,9 @@ impl BackendMonitor for LeaseState {
         let was_pending = lock(&self.reservation).is_pending();
         self.observe(|estimator, reservation| estimator.first_output(reservation, now));
         if was_pending {
+            let load = &self.backend.load;
+            let answering = load.estimator.local_load().answering();
+            load.engine_queues.on_first_output(answering);
             self.backend.on_load_change(None);
         }
         self.backend.publish_load_hint(now);
@@ -267,7 +270,6 @@ impl Backend {
         self.target_candidate(&self.whole(), prompt, known, now)
     }
 
-    /// The whole backend as a target of routing.
     fn whole(&self) -> Target<'_> {
         Target {
             estimator: &self.load.estimator,

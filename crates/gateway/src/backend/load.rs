@@ -3,35 +3,36 @@
 
 use super::recent_times::RollingGapHistogram;
 use super::stream_profile::StreamProfile;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tokenweir_protocol::atomic::{AtomicFlag, AtomicInstant};
+use tokenweir_protocol::atomic::{AtomicCounter, AtomicFlag, AtomicInstant};
+use tokenweir_request::record::EngineQueues;
 use tokenweir_routing::LoadEstimator;
 use tokio::sync::Notify;
 
-/// The load of a backend.
+/// Requests in flight, learned speed, and the stalls and gaps of streams.
 #[derive(Debug)]
 #[repr(C)] // the estimator, which routing reads of each candidate, comes first
 pub struct BackendLoad {
-    /// Estimates the load and the speed of the backend.
+    /// Estimates load and speed from responses and scrapes.
     pub estimator: LoadEstimator,
     /// Whether `first_request` was signalled and the health checker has not consumed the signal yet.
     is_first_request_notified: AtomicFlag,
     /// Signals to the health checker that the idle backend got a request.
     first_request: Notify,
+    pub(super) engine_queues: EngineQueues,
     /// The recent gaps between outputs of streams.
     pub(super) recent_gaps: RollingGapHistogram,
     pub(super) stream_profile: StreamProfile,
     /// Number of stalls since the backend was added to the gateway.
-    stall_count: AtomicU64,
+    stall_count: AtomicCounter,
     /// Number of restarts of the server process since the backend was added to the gateway.
-    restart_count: AtomicU64,
+    restart_count: AtomicCounter,
     /// Number of metrics pages that came from another engine than the page before.
-    engine_switches: AtomicU64,
+    engine_switches: AtomicCounter,
     /// When a response last had output, which shows that the engine works. `None`: never.
     pub(super) last_output_at: AtomicInstant,
     /// The longest fetch of a metrics page since the last [`Self::take_page_time`], in microseconds.
-    page_micros: AtomicU64,
+    page_micros: AtomicCounter,
 }
 
 /// Default age of a load report at which it has half of its weight in predictions.
@@ -44,13 +45,14 @@ impl BackendLoad {
             estimator: LoadEstimator::new(now, DEFAULT_LOAD_HORIZON),
             is_first_request_notified: AtomicFlag::default(),
             first_request: Notify::new(),
+            engine_queues: EngineQueues::default(),
             recent_gaps: RollingGapHistogram::default(),
             stream_profile: StreamProfile::default(),
-            stall_count: AtomicU64::new(0),
-            restart_count: AtomicU64::new(0),
-            engine_switches: AtomicU64::new(0),
+            stall_count: AtomicCounter::new(),
+            restart_count: AtomicCounter::new(),
+            engine_switches: AtomicCounter::new(),
             last_output_at: AtomicInstant::default(),
-            page_micros: AtomicU64::new(0),
+            page_micros: AtomicCounter::new(),
         }
     }
 
@@ -64,25 +66,25 @@ impl BackendLoad {
         self.estimator.local_load().in_flight
     }
 
-    /// Number of streams of the backend that are stalled now.
+    /// Number of streams that have sent no output for longer than the stall threshold.
     pub fn stalled_streams(&self) -> u32 {
         self.estimator.silent()
     }
 
     /// Number of stalls of the streams of the backend since the backend joined the gateway.
     pub fn stall_count(&self) -> u64 {
-        self.stall_count.load(Ordering::Relaxed)
+        self.stall_count.get()
     }
 
     /// Number of restarts of the server process since the backend joined the gateway.
     pub fn restart_count(&self) -> u64 {
-        self.restart_count.load(Ordering::Relaxed)
+        self.restart_count.get()
     }
 
     /// Number of metrics pages that came from another engine than the page before. Above 0, several engines
     /// answer at the address of the backend.
     pub fn engine_switches(&self) -> u64 {
-        self.engine_switches.load(Ordering::Relaxed)
+        self.engine_switches.get()
     }
 
     /// The p99 of the recent gaps between outputs of streams, in seconds. `None`: there are too few
@@ -94,33 +96,34 @@ impl BackendLoad {
     /// Records the duration of a fetch of a metrics page, successful or not.
     pub(super) fn on_page(&self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.page_micros.fetch_max(micros, Ordering::Relaxed);
+        self.page_micros.raise_to(micros);
     }
 
     /// The longest fetch of a metrics page since the last call. `None`: no page was fetched.
     pub fn take_page_time(&self) -> Option<Duration> {
-        let micros = self.page_micros.swap(0, Ordering::Relaxed);
+        let micros = self.page_micros.take();
         (micros > 0).then(|| Duration::from_micros(micros))
     }
 
     /// Records that a stream of the backend stalled (`is_stalled`), or that its stall ended.
     pub(super) fn on_stall(&self, is_stalled: bool, now: Instant) {
         if is_stalled {
-            self.stall_count.fetch_add(1, Ordering::Relaxed);
+            self.stall_count.add(1);
         }
         self.estimator.on_stall_change(is_stalled, now);
     }
 
     /// Counts a metrics page that came from another engine.
     pub(super) fn on_engine_switch(&self) {
-        self.engine_switches.fetch_add(1, Ordering::Relaxed);
+        self.engine_switches.add(1);
     }
 
     /// Counts a restart of the server process, and forgets the learned values that the restart makes
     /// invalid.
     pub(super) fn on_restart(&self) {
-        self.restart_count.fetch_add(1, Ordering::Relaxed);
+        self.restart_count.add(1);
         self.estimator.on_restart();
+        self.engine_queues.on_restart();
         self.stream_profile.on_restart();
     }
 

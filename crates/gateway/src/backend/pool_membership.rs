@@ -22,7 +22,6 @@ pub(super) struct PoolMembership {
 }
 
 impl PoolMembership {
-    /// The membership of a backend that is not in a pool.
     pub(super) fn none(now: Instant) -> Self {
         Self {
             candidate_sampler: Arc::new(CandidateSampler::new(now, 0)),

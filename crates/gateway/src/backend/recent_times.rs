@@ -12,7 +12,6 @@ use tokenweir_protocol::histogram::{self, BucketBounds, BucketLayout, OutputGap}
 pub(super) struct RollingGapHistogram {
     /// The number of gaps in each bucket, for each of the two windows.
     windows: [[AtomicU32; GAP_BUCKET_COUNT]; 2],
-    /// Index of the current window in `windows`: 0 or 1.
     current_window: AtomicUsize,
 }
 

@@ -39,7 +39,7 @@ pub struct BackendState {
     /// The availability that an option announces before it takes the backend out of service. `None`: no option
     /// does.
     pub(super) withdrawal: Option<Availability>,
-    /// Whether the backend is another gateway.
+    /// Whether the backend is another tokenweir gateway, as its model list shows.
     pub is_gateway: bool,
     /// The front end of vLLM. `None`: not known, or the server is not vLLM.
     pub front_end: Option<FrontEnd>,
@@ -150,7 +150,6 @@ impl BackendState {
         self.down_cause = DownCause::Other;
     }
 
-    /// Marks the backend down for this cause.
     pub(super) fn set_down(&mut self, cause: DownCause, reason: &Arc<str>) {
         self.set_health(Health::Down, Some(reason));
         self.down_cause = cause;

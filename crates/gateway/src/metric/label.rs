@@ -20,7 +20,6 @@ pub struct MetricLabel {
     describe: Option<fn() -> String>,
 }
 
-/// Reads the value of a label from the record of a request.
 type LabelReader = fn(&RequestRecord) -> Option<&str>;
 
 /// Where the values of a label come from.
@@ -91,9 +90,9 @@ pub const TIER: MetricLabel = variable(
 /// The outcome of a request: [`Outcome::as_str`].
 pub const OUTCOME: MetricLabel =
     fixed("outcome", Outcome::NAMES).of_request(|record| Some(record.outcome.as_str()));
-/// The type of the counted tokens, one of [`TOKEN_TYPES`].
+/// The label that tells input, output, cached and reasoning tokens apart.
 pub const TOKEN_TYPE: MetricLabel = fixed("type", &TOKEN_TYPES);
-/// The values of [`TOKEN_TYPE`].
+/// The values of the label `type`.
 pub const TOKEN_TYPES: [&str; 4] = ["input", "output", "cached_input", "reasoning"];
 
 /// Creates a label with a fixed set of values, each of which has series before the first
@@ -157,7 +156,7 @@ impl MetricLabel {
         }
     }
 
-    /// Returns a description of all values of the label, in Markdown.
+    /// Describes all values of the label in Markdown, for the metrics reference.
     pub fn description(&self) -> String {
         if let Some(describe) = self.describe {
             return describe();

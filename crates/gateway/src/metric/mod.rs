@@ -15,7 +15,7 @@ use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::record::RequestRecord;
 use tokenweir_request::slo::Objective;
 
-/// What the rows of the catalogue and of options are written with.
+/// The imports of a file that defines rows of the catalogue.
 pub mod prelude {
     pub use super::MetricSource::{
         Backend, BackendOrLeaving, BackendValues, Counts, FirstOutput, Record, RecordEvent,
@@ -32,7 +32,7 @@ pub mod prelude {
     };
 }
 
-/// One metric of the catalogue.
+/// One metric: its name, its labels, and how its values are read.
 pub struct MetricDescriptor {
     /// The name of the metric in the Prometheus exposition format.
     pub name: &'static str,
@@ -132,7 +132,6 @@ pub fn with_first_labels(
 }
 
 impl MetricSource {
-    /// Whether values are read from the records of requests.
     pub(crate) fn reads_record(&self) -> bool {
         matches!(
             self,

@@ -32,9 +32,9 @@ pub enum AcceptedRequest {
 
 /// A request with an open record, before its body is read.
 pub struct RecordedRequest {
-    /// The exchange.
+    /// The exchange, which owns the open record.
     pub exchange: Exchange,
-    /// The client.
+    /// The authenticated client and its permissions.
     pub principal: Principal,
     /// The concurrency permit of the request, or the error for the client.
     pub permit: PermitResult,
@@ -104,7 +104,6 @@ pub fn accept_request<B>(
 /// The decision, from the request head, whether a request is admitted.
 struct Admission {
     permit: PermitResult,
-    /// See [`RecordedRequest::may_follow`].
     may_follow: bool,
 }
 

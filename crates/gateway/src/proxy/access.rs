@@ -29,7 +29,7 @@ use tokenweir_request::record::{ClientIdentity, RequestRecord};
 pub struct AccessControl {
     /// The accepted API keys. `None`: no API key is required.
     keys: ArcSwapOption<ApiKeys>,
-    /// The CORS rules.
+    /// Which web origins may use the gateway.
     pub cors: Cors,
     /// The engine-control permissions of all clients. An API key can add further ones.
     pub permissions: Permissions,
@@ -84,7 +84,7 @@ impl AccessControl {
         Self::with_quotas(key_file, cors, Arc::default())
     }
 
-    /// Like [`Self::new`], with the quotas of the keys in `quotas`.
+    /// Like [`Self::new`], with quotas that another `AccessControl` may share.
     pub fn with_quotas(key_file: Option<&KeyFile>, cors: Cors, quotas: Arc<QuotaRegistry>) -> Self {
         let access = Self {
             cors,
@@ -123,7 +123,7 @@ impl AccessControl {
         self.reload_error.load_full()
     }
 
-    /// The current keys. `None`: no API key is required.
+    /// The keys that the last successful reload read. `None`: no API key is required.
     pub fn keys(&self) -> Option<Arc<ApiKeys>> {
         self.keys.load_full()
     }
@@ -326,7 +326,6 @@ impl Principal {
         self.key.as_deref()
     }
 
-    /// The models that the principal may use.
     pub(super) fn allowed_models(&self) -> &ModelAllowlist {
         static ALL: ModelAllowlist = ModelAllowlist::ALL;
         self.key.as_ref().map_or(&ALL, |key| key.models())

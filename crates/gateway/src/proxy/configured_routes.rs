@@ -26,18 +26,17 @@ pub struct ConfiguredRoute {
 /// The model and the length limit of request bodies that are forwarded unread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UnreadBody {
-    /// The model of all requests for this route.
     pub model: String,
     /// Maximum length of a body, in bytes. `None`: the limit of other request bodies.
     pub max_bytes: Option<usize>,
 }
 
-/// All routes that the configuration adds.
+/// The entries of `routes`.
 #[derive(Debug, Default)]
 pub struct ConfiguredRoutes(Vec<Arc<ConfiguredRoute>>);
 
 impl ConfiguredRoute {
-    /// Creates a route for `path` that accepts `methods`.
+    /// A route whose bodies the gateway reads. `total`: its timeout.
     pub fn new(path: &str, methods: Vec<Method>, total: Option<Duration>) -> Self {
         let names: Vec<&str> = methods.iter().map(Method::as_str).collect();
         let allowed = intern(&names.join(", "));
@@ -66,12 +65,11 @@ impl ConfiguredRoute {
 }
 
 impl ConfiguredRoutes {
-    /// The routes of a configuration.
+    /// Collects the entries of `routes`.
     pub fn new(routes: impl Iterator<Item = ConfiguredRoute>) -> Self {
         Self(routes.map(Arc::new).collect())
     }
 
-    /// The paths of all configured routes.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|route| route.path)
     }

@@ -26,7 +26,7 @@ use tokenweir_request::record::RequestRecord;
 pub struct ProxyContext {
     /// The state that survives reloads.
     pub state: ProxyState,
-    /// The settings of requests.
+    /// Timeouts, body limits, routes and tiers.
     pub settings: RequestSettings,
     /// The HTTP client that sends requests to backends.
     pub backend_client: HttpClient,
@@ -43,13 +43,13 @@ pub struct ProxyState {
     pub access: Arc<AccessControl>,
     /// The backend and the tenant of each stored response.
     pub stored_responses: Arc<StoredResponses>,
-    /// Admission control and its queue.
+    /// Admits requests to backends, or queues them.
     pub admission: Arc<AdmissionController>,
     /// Rejects requests while the gateway is overloaded.
     pub overload_guard: Arc<OverloadGuard>,
     /// Counts and limits the memory of all request bodies together.
     pub body_memory: Arc<BodyMemory>,
-    /// The registry of all open requests, streamed or not.
+    /// All open exchanges, streamed or not.
     pub open_streams: Arc<ExchangeRegistry>,
     /// Consumes the records of all requests.
     pub telemetry: Arc<Telemetry>,
@@ -69,21 +69,21 @@ pub struct RecordingSettings {
     pub start_log: Option<Arc<AccessLog>>,
     /// Propagation of trace context. `None`: the gateway forwards the client's context unchanged.
     pub propagation: Option<Propagation>,
-    /// Sampling of prompt and response text. `None`: no text is sampled.
-    pub text_sampling: Option<TextSampling>,
+    /// Sampling of prompt and response text.
+    pub text_sampling: TextSampling,
 }
 
 /// The settings of the proxy that a reload can change.
 pub struct ProxySettings {
-    /// Settings of requests.
+    /// Timeouts, body limits, routes and tiers.
     pub requests: RequestSettings,
-    /// Limits of retries.
+    /// Attempts and budget of retries.
     pub retry: RetrySettings,
     /// Settings of admission control and its queue. `None`: admission control is disabled.
     pub admission: Option<AdmissionSettings>,
     /// Limit on the memory of all request bodies together, in bytes.
     pub body_memory_bytes: usize,
-    /// Settings of the observation of responses.
+    /// Histogram bounds, stall threshold and similar settings of the observer.
     pub observation: ObservationSettings,
 }
 
@@ -180,8 +180,8 @@ impl RecordingSettings {
         } = requirements;
         record.fingerprint = Some(prompt.clone());
         record.session_hash = session;
-        if let Some(sampling) = &self.text_sampling {
-            features::sample_text(sampling, fields, body, record);
+        if !self.text_sampling.samples.is_empty() {
+            features::sample_text(&self.text_sampling, fields, body, record);
         }
     }
 }

@@ -29,7 +29,7 @@ pub trait Extension: Any + Debug + Send + Sync {
 }
 
 impl Extensions {
-    /// Attaches a value.
+    /// Attaches a value. [`Self::get`] finds it by its type.
     pub fn add(&mut self, value: Arc<impl Extension>) {
         self.0.push(value);
     }
@@ -42,7 +42,7 @@ impl Extensions {
         })
     }
 
-    /// All values.
+    /// Iterates over the values of all options.
     pub fn iter(&self) -> impl Iterator<Item = &dyn Extension> {
         self.0.iter().map(|value| &**value)
     }

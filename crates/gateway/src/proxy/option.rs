@@ -6,7 +6,7 @@ use super::attempt::{AttemptStep, OutboundAttempt};
 use super::extensions::Extension;
 use super::request::{HeldBody, ReadRequest};
 use super::response::{EarlyResponse, ProxyResponse};
-use crate::backend::routes::ModelRoute;
+use crate::backend::routes::{ModelRoute, RouteTable};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Request};
@@ -33,11 +33,12 @@ pub trait RequestOption: Debug + Send + Sync {
         None
     }
 
-    /// The model version that serves a request for a split model. `request` has the route of the model. `None`:
-    /// the option does not split the model.
+    /// The model version that serves a request for a split model. `request` has the route of the model. `routes`:
+    /// those in which the version must be. `None`: the option does not split the model.
     fn version(
         &self,
         _context: &ProxyContext,
+        _routes: &RouteTable,
         _record: &mut RequestRecord,
         _request: &ReadRequest<'_>,
         _body: &[u8],
@@ -64,9 +65,9 @@ pub trait RequestOption: Debug + Send + Sync {
     }
 }
 
-/// A request that an option has taken over.
+/// A request that an option executes in place of the proxy.
 pub trait TakenRequest: Send {
-    /// Writes the response to the request.
+    /// Executes the request and returns its response.
     fn respond<'a>(
         self: Box<Self>,
         context: &'a Arc<ProxyContext>,
@@ -82,7 +83,7 @@ pub trait TakenRequest: Send {
 impl Extension for RequestOptions {}
 
 impl RequestOptions {
-    /// The options of a gateway.
+    /// The options that are attached to the gateway.
     pub fn of(context: &ProxyContext) -> impl Iterator<Item = &dyn RequestOption> {
         let options = context.state.extensions.get::<Self>();
         options
@@ -99,9 +100,10 @@ impl RequestOptions {
         request: &ReadRequest<'_>,
         body: &[u8],
     ) -> Option<Arc<ModelRoute>> {
-        let mut options = Self::of(context);
-        let version = options.find_map(|option| option.version(context, record, request, body))?;
         let routes = context.state.pool.routes();
+        let mut options = Self::of(context);
+        let version =
+            options.find_map(|option| option.version(context, &routes, record, request, body))?;
         let mut route = ModelRoute::clone(routes.lookup(Some(&version)));
         route.served_as.get_or_insert_with(|| version.clone());
         record.model = route.label.clone();

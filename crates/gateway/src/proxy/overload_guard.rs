@@ -6,10 +6,10 @@ use tokenweir_net::file_descriptors::{FileDescriptorPool, max_probe_descriptors}
 use tokenweir_protocol::atomic::{AtomicCount, AtomicFlag};
 use tokenweir_request::error::GatewayError;
 
-/// The client of a request.
+/// The address of a client, and its number of open requests.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientInfo {
-    /// IP address of the client.
+    /// The address at the other end of the connection.
     pub ip: IpAddr,
     /// Number of open requests of this address (IPv6: of its /64 network) on all its connections, including the
     /// new request.
@@ -37,7 +37,6 @@ pub struct OverloadGuard {
     pub descriptors: FileDescriptorPool,
     /// Number of open client connections. The connection limiter updates this number.
     pub(crate) client_connections: AtomicCount,
-    /// Number of backends with health checks.
     health_checkers: AtomicCount,
     /// Whether the memory of the process exceeds its limit.
     pub(crate) is_memory_full: AtomicFlag,

@@ -26,7 +26,6 @@ pub(crate) struct ConnectionActivity {
     close: Notify,
 }
 
-/// All client connections.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionActivities {
     /// The open connections, by the memory address of their `ConnectionActivity`.
@@ -35,7 +34,7 @@ pub(super) struct ConnectionActivities {
     closing: AtomicCount,
 }
 
-/// A connection without an open request, from the least to the most worth keeping.
+/// The state of a connection that can be closed for a new one. The lowest value is closed first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Closable {
     /// No complete request head has arrived since the connection was opened.
@@ -63,12 +62,10 @@ impl ConnectionActivity {
         }
     }
 
-    /// Records that a request of the connection begins.
     pub(super) fn begin_request(&self) {
         self.open_requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records that a request of the connection has ended.
     pub(super) fn end_request(&self) {
         // Stored before the decrement, so that a thread that sees no open request also sees this time.
         self.last_end_at.set(Some(clock::now()));
@@ -92,12 +89,11 @@ impl ConnectionActivity {
         self.close.notified().await;
     }
 
-    /// Whether the connection has or had a request.
     pub(super) fn has_had_request(&self) -> bool {
         self.open_requests.load(Ordering::Acquire) > 0 || self.last_end_at.get().is_some()
     }
 
-    /// How much the connection is worth keeping at `now`. `None`: it has an open request, is too young, or was
+    /// When the connection may be closed for a new one. `None`: it has an open request, is too young, or was
     /// already told to close.
     fn closable(&self, now: Instant) -> Option<Closable> {
         if self.open_requests.load(Ordering::Acquire) > 0 || self.is_closing.get() {

@@ -57,7 +57,6 @@ pub(super) struct KeyedTimer<K> {
 /// The connection preface of an HTTP/2 client (RFC 9113, section 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The kind of write operation that waits for the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteOperation {
     /// The connection accepts no more bytes at present.

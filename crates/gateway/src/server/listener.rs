@@ -36,7 +36,7 @@ const TCP_KEEPALIVE_TIME: Duration = Duration::from_mins(1);
 #[cfg(target_os = "linux")]
 const TCP_USER_TIMEOUT_MARGIN: Duration = Duration::from_secs(15);
 
-/// A bound socket that is not listening yet.
+/// A socket that is bound to its address and does not listen yet.
 #[derive(Debug)]
 pub struct BoundSocket {
     socket: Socket,

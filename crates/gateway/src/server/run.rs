@@ -28,7 +28,7 @@ pub struct Server {
     pub client_listener: TcpListener,
     /// Accepts connections of operators.
     pub admin_listener: TcpListener,
-    /// The state that all client connections use.
+    /// Proxy, limits and TLS, which reloads replace.
     pub state: Arc<ServerState>,
     /// Serves the requests of operators.
     pub admin_router: Router,

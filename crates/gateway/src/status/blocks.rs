@@ -13,7 +13,7 @@ pub trait StatusBlock: Serialize + Debug + Send + Sync + 'static {
     /// The key of the block in `/status`. `None`: only metric rows read the block.
     const KEY: Option<&'static str> = None;
 
-    /// Sets the fields of the backend's summary that the block knows.
+    /// Adds the data of the block to the summary of a backend.
     fn summarize(&self, _summary: &mut BackendSummary) {}
 }
 
@@ -32,7 +32,6 @@ impl<B: StatusBlock> StatusBlock for Option<B> {
 #[derive(Debug, Clone, Default)]
 pub struct StatusBlocks(Vec<Arc<dyn AnyBlock>>);
 
-/// A [`StatusBlock`] of any type.
 trait AnyBlock: Any + Debug + Send + Sync {
     fn key(&self) -> Option<&'static str>;
     fn to_json(&self) -> serde_json::Result<Box<RawValue>>;
@@ -54,12 +53,12 @@ impl<B: StatusBlock> AnyBlock for B {
 }
 
 impl StatusBlocks {
-    /// Adds a block.
+    /// Adds a block at the end. A snapshot must have only one block of each type.
     pub fn add(&mut self, block: impl StatusBlock) {
         self.0.push(Arc::new(block));
     }
 
-    /// Returns the block of type `B`. `None`: no option has added it.
+    /// The block of type `B`. `None`: the option has not added it.
     pub fn get<B: StatusBlock>(&self) -> Option<&B> {
         self.0.iter().find_map(|block| {
             let block: &dyn Any = &**block;
@@ -67,7 +66,7 @@ impl StatusBlocks {
         })
     }
 
-    /// Lets each block set the fields of the backend's summary that it knows.
+    /// Lets each block add its data to the summary of a backend.
     pub fn summarize(&self, summary: &mut BackendSummary) {
         self.0.iter().for_each(|block| block.add_to(summary));
     }

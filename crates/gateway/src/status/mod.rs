@@ -21,7 +21,7 @@ use tokenweir_net::tls;
 pub struct StatusSnapshot {
     /// Requests in progress, from the first byte of the request to the last byte of the response.
     pub requests_in_flight: usize,
-    /// The state of the gateway.
+    /// The state in one word, which `tokenweir status` prints first.
     pub state: GatewayState,
     /// The reasons for a state other than `Ready`.
     pub state_reasons: Vec<String>,
@@ -53,7 +53,7 @@ pub struct StatusSnapshot {
     pub model_queues: Vec<ModelQueueStatus>,
     /// All backends, including removed ones that still serve requests.
     pub backends: Vec<BackendStatusSnapshot>,
-    /// The blocks of the options.
+    /// The parts of the status that options add.
     #[serde(flatten)]
     pub blocks: StatusBlocks,
     /// Memory of the candidate sampler, in bytes. In a large pool the sampler selects a few candidates for each
@@ -85,16 +85,16 @@ pub type StatusSource = Arc<dyn Fn(&mut StatusSnapshot, Instant) + Send + Sync>;
 /// A model with a label value of its own in metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabelledModel {
-    /// The label value.
+    /// The model name, as the label value in metrics.
     pub name: Arc<str>,
     /// Whether the time series of the model exist before its first request.
     pub is_seeded: bool,
 }
 
-/// A snapshot of the client connections.
+/// Numbers of open and refused client connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ConnectionStatusSnapshot {
-    /// Number of connections that are open now.
+    /// Connections that are open now.
     pub open: usize,
     /// Limit of open connections. `None`: no limit.
     pub limit: Option<usize>,
@@ -103,7 +103,7 @@ pub struct ConnectionStatusSnapshot {
     pub full: u64,
     /// Number of connections that were refused because of the limit of connections per client.
     pub client_full: u64,
-    /// Number of failed TLS handshakes.
+    /// TLS handshakes of clients that failed.
     pub failed_handshakes: u64,
     /// Number of failed `accept()` calls.
     pub accept_errors: u64,
@@ -112,13 +112,13 @@ pub struct ConnectionStatusSnapshot {
 /// A snapshot of the memory of all request bodies that the gateway holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct RequestBodyVitals {
-    /// Memory of the request bodies, in bytes.
+    /// Memory that request bodies occupy now.
     pub bytes: usize,
-    /// Limit of `bytes`.
+    /// The setting `limits.body_memory`, in bytes.
     pub limit: usize,
 }
 
-/// The results of configuration reloads.
+/// Number of reloads by result, and the last success.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct ConfigReloadStatus {
     /// Whether the last load of the configuration succeeded. The load at the start counts.
@@ -134,7 +134,7 @@ pub struct ConfigReloadStatus {
 /// A snapshot of the requests for one model in the admission queue.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ModelQueueStatus {
-    /// The label value of the model.
+    /// The model name, as the label value in metrics.
     pub model: String,
     /// Number of requests that wait now.
     pub waiting: usize,
@@ -143,10 +143,10 @@ pub struct ModelQueueStatus {
     pub seconds_without_backend: Option<f64>,
 }
 
-/// A snapshot of one backend.
+/// State, load and learned estimates of one backend.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct BackendStatusSnapshot {
-    /// Name of the backend.
+    /// The name, which is the label `backend`.
     pub backend: String,
     /// The fields about the backend that both `/status` and `GET /streams` contain.
     #[serde(flatten)]
@@ -208,7 +208,7 @@ pub struct BackendEstimates {
     pub output_tokens: f64,
     /// The assumed share of the KV cache that holds prefixes of past requests.
     pub prefix_retention: f64,
-    /// Memory of the prefix index of the backend, in bytes.
+    /// Memory that the prefix index of the backend occupies.
     pub prefix_index_bytes: usize,
 }
 
@@ -250,7 +250,7 @@ impl ConfigReloadStatus {
         }
     }
 
-    /// Records a successful reload.
+    /// Counts a successful reload at `now`.
     pub fn record_success(&mut self, now: SystemTime) {
         let Self { ok, failed, .. } = *self;
         *self = Self {
@@ -260,7 +260,7 @@ impl ConfigReloadStatus {
         };
     }
 
-    /// Records a failed reload.
+    /// Counts a reload whose configuration had a mistake.
     pub fn failed(&mut self) {
         self.last_successful = false;
         self.failed += 1;

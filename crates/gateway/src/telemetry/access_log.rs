@@ -20,9 +20,9 @@ use serde::Serialize;
 use start_line::StartLine;
 use std::fmt::{self, Display};
 use std::io::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::atomic::AtomicCounter;
 use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{
@@ -34,8 +34,8 @@ pub struct AccessLog {
     /// Whether lines are JSON instead of text.
     is_json: bool,
     line_writer: AccessLogLineWriter,
-    /// Rate limit for two kinds of lines: routine requests without a tenant, and requests with a tenant but
-    /// without an attempt. `None`: no limit.
+    /// Rate limit for lines of routine requests without a tenant, and of requests with a tenant but without an
+    /// attempt. `None`: no limit.
     rate_limit: Option<GcraLimiter>,
     /// Rate limit for lines of requests without a tenant and without an attempt. Anyone who can reach the port
     /// can cause such lines. `None`: no limit.
@@ -43,9 +43,9 @@ pub struct AccessLog {
     /// Rate limit of the lines at the start of requests. `None`: no limit.
     start_rate_limit: Option<GcraLimiter>,
     /// Number of end-of-request lines that the rate limits have omitted since the last such line.
-    omitted_since_last_line: AtomicU64,
+    omitted_since_last_line: AtomicCounter,
     /// Number of lines that the rate limits omitted since the start of the gateway.
-    omitted: AtomicU64,
+    omitted: AtomicCounter,
 }
 
 /// A function that receives one or more lines, each with its line ending. The function must not
@@ -107,19 +107,19 @@ impl AccessLog {
             rate_limit: per_second.map(GcraLimiter::new),
             refused_rate_limit: refused.map(GcraLimiter::new),
             start_rate_limit: per_second.map(GcraLimiter::new),
-            omitted_since_last_line: AtomicU64::new(0),
-            omitted: AtomicU64::new(0),
+            omitted_since_last_line: AtomicCounter::new(),
+            omitted: AtomicCounter::new(),
         }
     }
 
-    /// Writes the access log line at the start of a request. `now`: when its body was read.
+    /// Writes the access log line at the start of a request. `now`: the time at which its body was read.
     pub fn on_start(&self, record: &RequestRecord, now: Instant) {
         if self
             .start_rate_limit
             .as_ref()
             .is_some_and(|limit| !limit.try_acquire(now))
         {
-            self.omitted.fetch_add(1, Ordering::Relaxed);
+            self.omitted.add(1);
             return;
         }
         let mut lines = Vec::with_capacity(LINE_CAPACITY_BYTES);
@@ -146,7 +146,7 @@ impl AccessLog {
 
     /// Returns the number of lines that the rate limits omitted since the start of the gateway.
     pub fn omitted(&self) -> u64 {
-        self.omitted.load(Ordering::Relaxed)
+        self.omitted.get()
     }
 
     fn is_rate_limited(&self, record: &RequestRecord) -> bool {
@@ -174,11 +174,11 @@ impl Sink for AccessLog {
         let mut lines = Vec::with_capacity(LINE_CAPACITY_BYTES * records.len());
         for record in records {
             if self.is_rate_limited(record) {
-                self.omitted_since_last_line.fetch_add(1, Ordering::Relaxed);
-                self.omitted.fetch_add(1, Ordering::Relaxed);
+                self.omitted_since_last_line.add(1);
+                self.omitted.add(1);
                 continue;
             }
-            let omitted_lines = self.omitted_since_last_line.swap(0, Ordering::Relaxed);
+            let omitted_lines = self.omitted_since_last_line.take();
             let omitted_lines = Some(omitted_lines).filter(|lines| *lines > 0);
             self.write_line(
                 &mut lines,

@@ -64,8 +64,8 @@ impl BatchDispatcher {
         });
         let thread_dispatcher = dispatcher.clone();
         let dispatch = move |_: &_| thread_dispatcher.flush();
-        // Dropping the guard may wait without a time limit: the thread ends, because sinks do not block and
-        // their panics are caught.
+        // Dropping the guard may wait without a time limit: the thread ends by itself, because sinks do not
+        // block and their panics are caught.
         (
             dispatcher,
             BatchWorkerGuard::start(records, Duration::MAX, dispatch),

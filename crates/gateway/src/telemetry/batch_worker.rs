@@ -1,4 +1,4 @@
-//! A thread that handles the items of a bounded queue in batches. Items are records, log lines and sampled
+//! A thread that handles the items of a bounded queue in batches. Items are records, log lines or sampled
 //! texts.
 //!
 //! A producer never waits, because a full queue returns the item. At shutdown the thread handles the remaining

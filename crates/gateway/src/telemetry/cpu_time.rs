@@ -7,8 +7,8 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokenweir_protocol::atomic::AtomicCounter;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::named_enum;
 
@@ -20,9 +20,9 @@ named_enum! {
         /// The writing or sending of the access log, the trace capture, the payload log and quality
         /// samples.
         Logs = "logs",
-        /// The rendering of the metrics page.
+        /// Rendering of `/metrics`.
         MetricsPage = "metrics_page",
-        /// The export of spans to a collector.
+        /// Export of spans over OTLP.
         SpanExport = "span_export",
     }
 }
@@ -41,8 +41,8 @@ pub(crate) struct Measurement {
     earlier_nested: Duration,
 }
 
-static CPU_NANOSECONDS: [AtomicU64; TelemetryPart::ALL.len()] =
-    [const { AtomicU64::new(0) }; TelemetryPart::ALL.len()];
+static CPU_NANOSECONDS: [AtomicCounter; TelemetryPart::ALL.len()] =
+    [const { AtomicCounter::new() }; TelemetryPart::ALL.len()];
 
 thread_local! {
     /// CPU time of the measurements that have ended inside the thread's running measurement.
@@ -76,11 +76,11 @@ pub(crate) async fn measure_future<F: Future>(part: TelemetryPart, future: F) ->
 impl TelemetryCpuTimes {
     /// Reads the CPU time of each part.
     pub fn snapshot() -> Self {
-        let to_duration = |nanos: &AtomicU64| Duration::from_nanos(nanos.load(Ordering::Relaxed));
+        let to_duration = |nanos: &AtomicCounter| Duration::from_nanos(nanos.get());
         Self(CPU_NANOSECONDS.each_ref().map(to_duration))
     }
 
-    /// Returns the CPU time of one part of telemetry.
+    /// The CPU time of one part, without the parts measured inside it.
     pub fn of(&self, part: TelemetryPart) -> Duration {
         self.0[part as usize]
     }
@@ -97,7 +97,7 @@ impl Measurement {
 impl Drop for Measurement {
     fn drop(&mut self) {
         let nanos = u64::try_from(self.end().as_nanos()).unwrap_or(u64::MAX);
-        CPU_NANOSECONDS[self.part as usize].fetch_add(nanos, Ordering::Relaxed);
+        CPU_NANOSECONDS[self.part as usize].add(nanos);
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_future_costs_its_polls() {
+    async fn the_cpu_time_of_polls_is_measured() {
         let before = TelemetryCpuTimes::snapshot().of(TelemetryPart::SpanExport);
         let amount = Duration::from_millis(5);
         measure_future(TelemetryPart::SpanExport, async {

@@ -261,7 +261,7 @@ fn predicted_to_json(chosen: &PredictedCandidate<'_>) -> Value {
     })
 }
 
-/// An attempt as JSON.
+/// Backend, result and times of one attempt, for `/decisions`.
 pub fn attempt_to_json(attempt: &Attempt) -> Value {
     json!({
         "backend": attempt.backend.as_str(),
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_characters_find_a_request() {
+    fn eight_characters_of_an_id_find_requests() {
         let log = DecisionLog::new(3, Vec::new());
         let mut record = streamed();
         for id in ["f53ebd45226e", "f53ebd45"] {

@@ -41,7 +41,7 @@ pub struct Telemetry {
     /// Passes records to the sinks outside of `sinks` in batches, on its own thread. `None`: `sinks` contains
     /// all sinks.
     batch_dispatcher: Option<Arc<BatchDispatcher>>,
-    /// The delays of timers of the runtime.
+    /// The delays with which timers of the runtime fire, which show a lack of CPU time.
     pub timer_delays: TimerDelays,
 }
 

@@ -4,9 +4,9 @@
 use super::batch_worker::BatchWorkerGuard;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokenweir_net::supervise::{self, BackgroundTask};
+use tokenweir_protocol::atomic::{AtomicCounter, AtomicFlag};
 use tokenweir_request::batch_queue::BatchQueue;
 
 /// Queues log lines for the thread that writes them to the output. Clones share one queue and one
@@ -20,10 +20,10 @@ pub type NonBlockingWriterGuard = BatchWorkerGuard;
 
 struct NonBlockingWriterState {
     line_queue: Arc<BatchQueue<String>>,
-    written_lines: AtomicU64,
-    dropped_lines: AtomicU64,
+    written_lines: AtomicCounter,
+    dropped_lines: AtomicCounter,
     /// Whether lines were dropped since a line was last written.
-    is_dropping: AtomicBool,
+    is_dropping: AtomicFlag,
     /// Name of the output, such as the access log, in log messages.
     name: &'static str,
 }
@@ -55,9 +55,9 @@ impl NonBlockingWriter {
         let line_queue = Arc::new(BatchQueue::new(linger, MAX_QUEUED_BYTES));
         let state = Arc::new(NonBlockingWriterState {
             line_queue: line_queue.clone(),
-            written_lines: AtomicU64::new(0),
-            dropped_lines: AtomicU64::new(0),
-            is_dropping: AtomicBool::new(false),
+            written_lines: AtomicCounter::new(),
+            dropped_lines: AtomicCounter::new(),
+            is_dropping: AtomicFlag::default(),
             name,
         });
         let writer = Self(state.clone());
@@ -82,13 +82,13 @@ impl NonBlockingWriter {
 
     /// Returns the number of lines that were written and flushed.
     pub fn written(&self) -> u64 {
-        self.0.written_lines.load(Ordering::Relaxed)
+        self.0.written_lines.get()
     }
 
     /// Returns the number of dropped lines. Lines are dropped if the queue is full or closed, or if the writer
     /// fails or panics.
     pub fn dropped(&self) -> u64 {
-        self.0.dropped_lines.load(Ordering::Relaxed)
+        self.0.dropped_lines.get()
     }
 }
 
@@ -120,8 +120,8 @@ impl NonBlockingWriterState {
         {
             self.drop_lines(std::mem::take(&mut unflushed), &error);
         }
-        self.written_lines.fetch_add(unflushed, Ordering::Relaxed);
-        if unflushed > 0 && self.is_dropping.swap(false, Ordering::Relaxed) {
+        self.written_lines.add(unflushed);
+        if unflushed > 0 && self.is_dropping.replace(false) {
             tracing::info!(
                 log = self.name,
                 "the output of this log accepts lines again"
@@ -131,8 +131,8 @@ impl NonBlockingWriterState {
 
     /// Counts `lines` as dropped. Logs a warning, unless a warning was logged since the last written line.
     fn drop_lines(&self, lines: u64, error: &str) {
-        self.dropped_lines.fetch_add(lines, Ordering::Relaxed);
-        if !self.is_dropping.swap(true, Ordering::Relaxed) {
+        self.dropped_lines.add(lines);
+        if !self.is_dropping.replace(true) {
             tracing::warn!(
                 log = self.name,
                 error,

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use tokenweir_protocol::atomic::AtomicCounter;
 
 /// An append-only file with a size limit.
 pub struct RotatingFile {
@@ -32,28 +32,27 @@ pub struct RotatingFile {
 /// Permissions of the files that the gateway creates: read and write for its user only.
 const FILE_MODE: u32 = 0o600;
 
-/// Number of calls of [`reopen_files`].
-static REOPEN_REQUESTS: AtomicU64 = AtomicU64::new(0);
+static REOPEN_REQUESTS: AtomicCounter = AtomicCounter::new();
 
 /// Makes each file reopen its path before its next line. Call this after a log rotation program has renamed the
 /// files.
 pub fn reopen_files() {
-    REOPEN_REQUESTS.fetch_add(1, Ordering::Relaxed);
+    REOPEN_REQUESTS.add(1);
 }
 
 /// Numbers of lines that were written, and of lines whose write failed.
 #[derive(Debug, Default)]
 pub struct RotatingFileCounters {
     /// Lines that were written.
-    pub written: AtomicU64,
+    pub written: AtomicCounter,
     /// Lines whose write failed.
-    pub failed: AtomicU64,
+    pub failed: AtomicCounter,
 }
 
 /// Number of the records that were to be written to a file, by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct FileRecordCounts {
-    /// Records that were written to the file.
+    /// Records that are in the file.
     pub written: u64,
     /// Records that were not written because the queue was full, the disk failed, the gateway
     /// shut down or the writer panicked.
@@ -72,11 +71,9 @@ impl RotatingFileCounters {
     /// Returns how many records were written to the file, and how many were dropped. `unwritten`: records that
     /// the owner of the file dropped before, which count as dropped.
     pub fn record_counts(&self, unwritten: u64) -> FileRecordCounts {
-        let [written, failed] =
-            [&self.written, &self.failed].map(|count| count.load(Ordering::Relaxed));
         FileRecordCounts {
-            written,
-            dropped: unwritten + failed,
+            written: self.written.get(),
+            dropped: unwritten + self.failed.get(),
         }
     }
 }
@@ -94,7 +91,7 @@ impl RotatingFile {
             let message = "not a regular file; configure the path of a file";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let reopen_requests = REOPEN_REQUESTS.load(Ordering::Relaxed);
+        let reopen_requests = REOPEN_REQUESTS.get();
         let file = Arc::new(open_for_append(path)?);
         let length = file.metadata()?.len();
         Ok(Self {
@@ -118,12 +115,12 @@ impl RotatingFile {
         }
     }
 
-    /// The present file, with which another thread can wait until its lines are on the disk.
+    /// The file that is written now. Another thread can sync it to the disk.
     pub fn present(&self) -> Arc<File> {
         self.file.clone()
     }
 
-    /// Writes a value as one line of JSON.
+    /// Appends a value as one line of JSON.
     pub fn write_json(&mut self, value: &impl Serialize) {
         let mut line = sanitize::json(serde_json::to_string(value).unwrap_or_default());
         line.push('\n');
@@ -138,7 +135,7 @@ impl RotatingFile {
             let message = "a line is longer than the limit of the file";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let reopen_requests = REOPEN_REQUESTS.load(Ordering::Relaxed);
+        let reopen_requests = REOPEN_REQUESTS.get();
         if reopen_requests != self.reopen_requests {
             self.sync_if_durable()?;
             self.reopen()?;
@@ -191,7 +188,7 @@ impl Write for RotatingFile {
         } else {
             &self.counters.failed
         };
-        counter.fetch_add(1, Ordering::Relaxed);
+        counter.add(1);
         if let Err(error) = &result
             && !self.is_failing
         {
@@ -252,11 +249,11 @@ mod tests {
             expected.concat(),
             "the newest lines, whole and in order"
         );
-        assert_eq!(file.counters.written.load(Ordering::Relaxed), 20);
+        assert_eq!(file.counters.written.get(), 20);
     }
 
     #[test]
-    fn only_the_own_user_may_read() {
+    fn only_the_files_owner_may_read_it() {
         let folder = TempFolder::new("rotating-mode");
         let path = folder.path().join("payloads.jsonl");
         let mut file = RotatingFile::open(&path, 8, Arc::default()).unwrap();
@@ -296,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_too_long_line_is_dropped() {
+    fn only_lines_that_are_too_long_are_dropped() {
         let folder = TempFolder::new("rotating-long-line");
         let path = folder.path().join("capture.jsonl");
         let mut file = RotatingFile::open(&path, 8, Arc::default()).unwrap();
@@ -304,7 +301,7 @@ mod tests {
         file.write_all(b"short\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "short\n");
         let [written, failed] =
-            [&file.counters.written, &file.counters.failed].map(|it| it.load(Ordering::Relaxed));
+            [&file.counters.written, &file.counters.failed].map(AtomicCounter::get);
         assert_eq!((written, failed), (1, 1));
     }
 
@@ -323,12 +320,12 @@ mod tests {
             is_durable: false,
         };
         file.write_all(b"{}\n").unwrap();
-        assert_eq!(file.counters.failed.load(Ordering::Relaxed), 1);
+        assert_eq!(file.counters.failed.get(), 1);
         assert_eq!((file.length, file.is_failing), (0, true));
     }
 
     #[test]
-    fn a_path_of_no_regular_file_is_rejected() {
+    fn only_paths_of_regular_files_are_accepted() {
         let error = RotatingFile::open(Path::new("/dev/null"), 1, Arc::default())
             .err()
             .unwrap();

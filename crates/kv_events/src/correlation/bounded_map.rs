@@ -9,7 +9,7 @@ use hashbrown::HashTable;
 pub(super) struct BoundedMap<V> {
     young: HashTable<(u64, V)>,
     old: HashTable<(u64, V)>,
-    /// Greatest number of entries in each of the two tables `young` and `old`.
+    /// Maximum number of entries in each of the two tables `young` and `old`.
     generation: usize,
     seed: u64,
 }

@@ -13,7 +13,7 @@ pub struct PromptText<'a> {
     pub whole: u64,
 }
 
-/// Looks one prompt up in the caches of engines that share a [`TextIndex`]. A text block is *known* if the
+/// Looks up one prompt in the caches of engines that share a [`TextIndex`]. A text block is *known* if the
 /// index has its place: the last engine block that ends within the text up to the end of the text block.
 #[derive(Debug)]
 pub struct PromptLookup {

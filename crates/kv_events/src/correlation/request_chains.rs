@@ -77,15 +77,15 @@ impl RequestChains {
         request.is_broken = room == added;
     }
 
-    /// Removes a request that has ended. Returns the blocks that the request stored. `None`: no event has shown
-    /// a block of the request.
+    /// Removes a request that has ended, and returns the blocks that it stored. `None`: no event has shown a
+    /// block of the request.
     pub fn end(&mut self, key: RequestKey) -> Option<RequestChain> {
         let PendingRequest { chain, .. } = self.requests.remove(&key)?;
         self.block_count -= chain.blocks.len();
         Some(chain).filter(|chain| !chain.blocks.is_empty())
     }
 
-    /// Removes the requests of a backend that was removed.
+    /// Removes all requests of a backend that has left the gateway.
     pub fn remove_backend(&mut self, backend: u32) {
         let removed = self.requests.extract_if(|key, _| key.backend == backend);
         self.block_count -= removed

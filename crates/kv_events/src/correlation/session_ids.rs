@@ -32,7 +32,7 @@ impl SessionIds {
         }
     }
 
-    /// Creates a new id.
+    /// Creates an id that this process has not issued before.
     pub fn issue(&self) -> IssuedSessionId {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let text = format!("{}{number:x}", self.prefix);

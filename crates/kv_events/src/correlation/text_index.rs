@@ -53,7 +53,7 @@ pub struct AnsweredRequest<'a> {
 /// block.
 pub type Alignment = Vec<(u64, ChainBlock)>;
 
-/// Greatest number of engine blocks that the search for the last common block of two chains visits.
+/// Maximum number of engine blocks that the search for the last common block of two chains visits.
 const MAX_WALK: usize = 64;
 
 impl TextIndex {

@@ -60,7 +60,6 @@ impl Prompt {
             .collect()
     }
 
-    /// Hash of the whole text of the prompt.
     fn whole(&self) -> u64 {
         self.words
             .iter()

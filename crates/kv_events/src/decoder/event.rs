@@ -3,7 +3,7 @@
 use super::msgpack::{DecodeError, Reader, Value};
 use super::values::{BlockHash, BlockHashes, CacheKind, Medium, read_hash};
 
-/// A KV event of an engine.
+/// A change of the prefix cache of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvEvent<'a> {
     /// The engine stored blocks, each a child of the block before it.
@@ -76,7 +76,6 @@ const REMOVED_FIELDS: &[Option<Field>] = &[
     Some(Field::Group),
 ];
 
-/// Reads the next event.
 pub(super) fn read<'a>(reader: &mut Reader<'a>) -> Result<KvEvent<'a>, DecodeError> {
     let mut fields = Fields::default();
     let kind = match reader.value()? {
@@ -93,7 +92,6 @@ pub(super) fn read<'a>(reader: &mut Reader<'a>) -> Result<KvEvent<'a>, DecodeErr
 }
 
 impl<'a> Fields<'a> {
-    /// Reads the pairs of a map. Returns the type of the event.
     fn read_map(&mut self, reader: &mut Reader<'a>, count: usize) -> Result<&'a str, DecodeError> {
         let mut kind = None;
         for _ in 0..count {
@@ -114,7 +112,6 @@ impl<'a> Fields<'a> {
         kind.ok_or(DecodeError::WrongType)
     }
 
-    /// Reads the elements of an array. Returns the type of the event.
     fn read_array(
         &mut self,
         reader: &mut Reader<'a>,

@@ -6,7 +6,7 @@ use super::msgpack::{DecodeError, Reader, Value};
 /// lowest 64 bits. The gateway never computes this hash, because the engine may use a random seed.
 pub type BlockHash = u64;
 
-/// The block hashes of an event.
+/// The block hashes of an event, decoded only when they are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockHashes<'a> {
     elements: Reader<'a>,

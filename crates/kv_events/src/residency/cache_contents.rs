@@ -31,7 +31,7 @@ pub struct StoredChain<'a> {
     pub parent: Option<BlockHash>,
     /// Number of blocks of the prompt before the first block of the event.
     pub first_depth: u32,
-    /// The event, which has the stored blocks.
+    /// The event whose blocks were stored.
     pub event: &'a EventBlocks<'a>,
 }
 

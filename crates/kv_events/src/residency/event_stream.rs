@@ -35,7 +35,7 @@ named_enum! {
 pub struct StreamStep {
     /// Whether to remove all blocks, before any other action.
     pub clears: bool,
-    /// Whether to apply the message.
+    /// Whether to apply the message. If not, it was applied before or must wait for a replay.
     pub applies: bool,
     /// Number of the first message of the replay to request. `None`: request no replay.
     pub replay_from: Option<u64>,
@@ -54,7 +54,6 @@ pub struct EventStream {
     last_digest: u64,
     /// Number of the last message that was published, not replayed, on this connection.
     last_published: Option<u64>,
-    /// The state that follows the current replay.
     after_replay: StreamState,
     /// The value of `expected` when the current replay was requested.
     asked_from: Option<u64>,

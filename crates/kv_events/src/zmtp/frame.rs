@@ -15,7 +15,7 @@ pub(super) enum Traffic {
 /// The peer violates the protocol, or is not the expected program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// The greeting is not a greeting of ZMTP 3.
+    /// The peer does not speak version 3 of ZMTP.
     #[error("the server does not speak ZMTP 3: check that the port is that of the KV events")]
     Greeting,
     /// The peer requires this security mechanism, which is not supported.
@@ -51,10 +51,10 @@ pub(super) struct FrameDecoder {
     part_bytes: usize,
 }
 
-/// Greatest length of a message in bytes. For comparison: the event batch of a vLLM step with 16,384 new tokens
+/// Maximum length of a message in bytes. For comparison: the event batch of a vLLM step with 16,384 new tokens
 /// has about 80 KB.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// Greatest number of parts of a message. A replayed event batch has four.
+/// Maximum number of parts of a message. A replayed event batch has four.
 const MAX_PARTS: usize = 8;
 
 const FLAG_MORE: u8 = 1;
@@ -121,7 +121,6 @@ impl FrameDecoder {
     }
 }
 
-/// Appends the frames of a message to `out`.
 pub(super) fn write_message(parts: &[&[u8]], out: &mut Vec<u8>) {
     for (index, part) in parts.iter().enumerate() {
         let more = if index + 1 < parts.len() {
@@ -133,7 +132,6 @@ pub(super) fn write_message(parts: &[&[u8]], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the frame of a command to `out`.
 pub(super) fn write_command(name: &str, data: &[u8], out: &mut Vec<u8>) {
     let body = [&[name.len() as u8], name.as_bytes(), data].concat();
     write_frame(FLAG_COMMAND, &body, out);

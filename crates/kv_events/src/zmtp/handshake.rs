@@ -45,7 +45,6 @@ pub(super) fn greeting() -> [u8; GREETING_BYTES] {
     greeting
 }
 
-/// Checks the greeting of the peer.
 pub(super) fn check_greeting(greeting: &[u8; GREETING_BYTES]) -> Result<(), ProtocolError> {
     if greeting[0] != 0xff || greeting[9] & 1 != 1 || greeting[10] < 3 {
         return Err(ProtocolError::Greeting);

@@ -23,7 +23,6 @@ use tokio::sync::watch;
 pub struct Publisher {
     topic: String,
     buffer: Mutex<Buffer>,
-    /// Number of the next message.
     next: watch::Sender<u64>,
 }
 

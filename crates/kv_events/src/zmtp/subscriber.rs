@@ -65,7 +65,6 @@ struct Connections {
     awaits_replay: bool,
 }
 
-/// A received message.
 enum Received {
     Published(Vec<Bytes>),
     Replayed(Vec<Bytes>),
@@ -85,7 +84,6 @@ const FIRST_IDLE_TIME: Duration = Duration::from_millis(200);
 const FIRST_PING_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit of the answer to a ping, and of the next part of a replay.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Number of the end mark of a replay.
 pub(super) const REPLAY_END: u64 = u64::MAX;
 
 impl<S: EventSink> Subscriber<S> {

@@ -17,7 +17,7 @@ use tokenweir_engine::address::BackendAddress;
 pub struct Receiver {
     /// Scheme, host and port of the URL.
     pub address: BackendAddress,
-    /// Path and query of the URL.
+    /// Path and query of the URL, which may contain a secret.
     pub path: PathAndQuery,
     /// The value of the `Authorization` header. `None`: the header is not sent.
     pub authorization: Option<HeaderValue>,
@@ -53,7 +53,7 @@ impl ReceiverClient {
         }
     }
 
-    /// The receiver.
+    /// The URL and the token with which the client was created.
     pub fn receiver(&self) -> &Receiver {
         &self.receiver
     }

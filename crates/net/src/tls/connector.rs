@@ -91,9 +91,17 @@ impl OutboundTls {
         &self,
         contexts: impl IntoIterator<Item = (String, Arc<TlsClientContext>)>,
     ) {
-        let with_key = |(host, context): (String, _)| (host.to_ascii_lowercase().into(), context);
-        self.host_contexts
-            .store(Arc::new(contexts.into_iter().map(with_key).collect()));
+        self.host_contexts.store(Arc::new(by_host(contexts)));
+    }
+
+    /// Like [`Self::set_host_contexts`], but other hosts keep their contexts.
+    pub fn add_host_contexts(
+        &self,
+        contexts: impl IntoIterator<Item = (String, Arc<TlsClientContext>)>,
+    ) {
+        let mut all = HashMap::clone(&self.host_contexts.load());
+        all.extend(by_host(contexts));
+        self.host_contexts.store(Arc::new(all));
     }
 
     fn context_for(&self, uri: &Uri) -> Arc<TlsClientContext> {
@@ -122,6 +130,14 @@ impl std::fmt::Debug for OutboundTls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OutboundTls").finish_non_exhaustive()
     }
+}
+
+/// Contexts by the keys of their hosts.
+fn by_host(
+    contexts: impl IntoIterator<Item = (String, Arc<TlsClientContext>)>,
+) -> HashMap<Box<str>, Arc<TlsClientContext>> {
+    let with_key = |(host, context): (String, _)| (host.to_ascii_lowercase().into(), context);
+    contexts.into_iter().map(with_key).collect()
 }
 
 impl Connector {

@@ -19,9 +19,9 @@ named_enum! {
     pub enum TlsPeer {
         /// Clients of the client listener and operators of the admin listener.
         Client = "client",
-        /// Backends.
+        /// Backends to which the gateway presents a client certificate.
         Backend = "backend",
-        /// Collectors of traces.
+        /// Trace collectors to which the gateway presents a client certificate.
         Collector = "collector",
     }
 }
@@ -91,8 +91,8 @@ impl Credentials {
         }
     }
 
-    /// Reloads changed certificate files now and then every 10 s. The future never ends. It catches and counts
-    /// panics of reloads.
+    /// Reloads changed certificate files at once, and again every 10 s. The future never ends. It catches and
+    /// counts panics of reloads.
     pub async fn run(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(RELOAD_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 /// Why a TLS configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read.
+    /// A certificate or key file cannot be read.
     #[error("{} cannot be read: {cause}", path.display())]
     ReadFile {
         /// The file that cannot be read.
@@ -16,7 +16,7 @@ pub enum TlsError {
     /// A PEM file is larger than the maximum size.
     #[error("the PEM file {} is larger than {limit} bytes", path.display())]
     FileTooLarge {
-        /// The PEM file.
+        /// The PEM file that is too large.
         path: PathBuf,
         /// Maximum size of a PEM file, in bytes.
         limit: u64,
@@ -34,7 +34,7 @@ pub enum TlsError {
     InvalidCertificate {
         /// The file of the certificate.
         path: PathBuf,
-        /// The error of rustls.
+        /// The error of rustls, which states what does not fit.
         cause: tokio_rustls::rustls::Error,
     },
     /// The file of certificate authorities contains an invalid certificate.
@@ -51,7 +51,7 @@ pub enum TlsError {
     /// The text is not a valid server name, which is a host name or an IP address.
     #[error("`{0}` is not a valid server name: use a host name or an IP address")]
     InvalidServerName(String),
-    /// rustls rejects the configuration.
+    /// rustls rejects the combination of settings.
     #[error("the TLS library rejects the configured certificates, keys or protocol versions")]
     Configuration(#[from] tokio_rustls::rustls::Error),
 }

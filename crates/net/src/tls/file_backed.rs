@@ -30,7 +30,6 @@ pub(super) struct BuiltConfig<T> {
     pub expires_at: Option<SystemTime>,
 }
 
-/// A value that can be reloaded from its files.
 pub(super) trait Reloadable: Send + Sync {
     /// Rebuilds the value if its files have changed. `None`: the files have not changed, or another call is
     /// reloading them. After an error, the previous value stays in use.

@@ -6,11 +6,11 @@ use tokio_rustls::rustls::crypto::CryptoProvider;
 /// The application protocols that a TLS connection offers or accepts by ALPN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Alpn {
-    /// HTTP/2 or HTTP/1.1, with a preference for HTTP/2.
+    /// The connection uses HTTP/2 or HTTP/1.1, with a preference for HTTP/2.
     Any,
-    /// HTTP/1.1 only.
+    /// The connection uses HTTP/1.1 only.
     Http1,
-    /// HTTP/2 only, for gRPC.
+    /// The connection uses HTTP/2 only, for gRPC.
     Http2,
 }
 

@@ -1,4 +1,4 @@
-//! TLS configuration. It has paths of files, never their content.
+//! The TLS configuration. It contains paths of files, never their content.
 
 use std::path::PathBuf;
 use tokenweir_protocol::settings;

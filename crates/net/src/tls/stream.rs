@@ -11,9 +11,9 @@ use tokio_rustls::TlsStream;
 
 /// A TCP stream with or without TLS.
 pub enum MaybeTlsStream {
-    /// Plain TCP.
+    /// An unencrypted connection.
     Plain(TcpStream),
-    /// TLS over TCP.
+    /// An encrypted connection. Boxed, because its state is large.
     Tls(Box<TlsStream<TcpStream>>),
     /// A connection of a simulation, without a socket.
     #[cfg(feature = "testing")]

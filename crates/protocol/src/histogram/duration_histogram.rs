@@ -21,7 +21,7 @@ pub struct DurationHistogram<const BITS: u32> {
 const MAX_NANOSECONDS: u64 = (1 << 43) - 1;
 
 impl<const BITS: u32> DurationHistogram<BITS> {
-    /// Records a duration.
+    /// Adds one duration.
     pub fn record(&mut self, value: Duration) {
         let seconds = value.as_secs_f64();
         self.add(Self::bucket_index(value), 1, seconds, seconds);
@@ -69,7 +69,7 @@ impl<const BITS: u32> DurationHistogram<BITS> {
         (self.count, self.sum, self.max) = (0, 0.0, 0.0);
     }
 
-    /// Number of recorded durations.
+    /// How many durations were recorded.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -112,7 +112,7 @@ impl<const BITS: u32> DurationHistogram<BITS> {
         counts.map(|(bucket, count)| (Self::midpoint(bucket), *count))
     }
 
-    /// Index of the bucket of a duration.
+    /// The bucket to which a duration belongs, as an index into the counts.
     pub fn bucket_index(value: Duration) -> usize {
         let nanos = u64::try_from(value.as_nanos())
             .unwrap_or(u64::MAX)

@@ -17,7 +17,7 @@ pub enum BodyDecoder {
     UntilClose,
 }
 
-/// The state of a chunked body.
+/// How far a chunked body has been decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChunkedDecoder {
     state: ChunkState,
@@ -32,20 +32,19 @@ pub struct ChunkedDecoder {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChunkState {
-    /// In the line with the size of the next chunk.
+    /// The line with the size of the next chunk is expected.
     Size,
-    /// In chunk data, with the number of bytes of the chunk that have not arrived yet.
+    /// Chunk data is expected: the number of bytes of the chunk that have not arrived yet.
     Data(u64),
-    /// At the line ending after chunk data.
+    /// The line ending after chunk data is expected.
     DataEnd,
-    /// After the last chunk, in the trailer section.
+    /// The last chunk has arrived, and the trailer section is expected.
     Trailers,
     Complete,
 }
 
-/// Greatest length in bytes of the first line of a chunk (size and extensions), and of a trailer section.
+/// Maximum length in bytes of the first line of a chunk (size and extensions), and of a trailer section.
 const MAX_CHUNK_LINE_BYTES: usize = 16 << 10;
-/// Greatest number of trailers of a body.
 const MAX_TRAILERS: usize = 64;
 
 impl BodyDecoder {
@@ -65,7 +64,7 @@ impl BodyDecoder {
         Self::Chunked(ChunkedDecoder::new(true))
     }
 
-    /// Whether the body has ended.
+    /// Whether all bytes of the body, with trailers, have arrived.
     pub fn is_complete(&self) -> bool {
         match self {
             Self::Length(remaining) => *remaining == 0,

@@ -12,7 +12,7 @@ use std::mem;
 /// The encodings of request bodies that the gateway decodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContentEncoding {
-    /// gzip (RFC 1952).
+    /// gzip (RFC 1952), with several members.
     Gzip,
     /// The zlib format (RFC 1950), which HTTP calls `deflate`.
     Deflate,
@@ -24,7 +24,7 @@ pub enum ContentEncoding {
 /// read that gave no bytes yet fails with [`ErrorKind::Interrupted`]: the code that reads yields to other tasks
 /// and reads again.
 pub enum ContentDecoder {
-    /// A body in gzip.
+    /// Decodes gzip.
     Gzip(GzipDecoder),
     /// A body in the zlib format.
     Deflate(ZlibDecoder<Portions>),
@@ -44,7 +44,7 @@ pub struct ZstdDecoder {
     encoded: Portions,
     frame: Box<FrameDecoder>,
     window: usize,
-    /// Greatest number of blocks of the frame.
+    /// Maximum number of blocks of the frame.
     max_blocks: usize,
 }
 
@@ -57,18 +57,18 @@ pub struct Portions {
     allowed: usize,
 }
 
-/// Greatest number of encoded bytes that one read decodes.
+/// Maximum number of encoded bytes that one read decodes.
 const PORTION_BYTES: usize = 4 << 10;
-/// Greatest number of members of a gzip file. An empty member has only 20 bytes, but needs a new decoder.
+/// Maximum number of members of a gzip file. An empty member has only 20 bytes, but needs a new decoder.
 const MAX_GZIP_MEMBERS: usize = 64;
 /// A Zstandard frame may have this number of blocks, and one more for each `LEAST_ZSTD_BLOCK_BYTES` of the
 /// body. Encoders fill blocks of up to 128 KiB.
 const FREE_ZSTD_BLOCKS: usize = 1_024;
 const LEAST_ZSTD_BLOCK_BYTES: usize = 64;
-/// Greatest number of blocks that one read decodes.
+/// Maximum number of blocks that one read decodes.
 const BLOCKS_AT_ONCE: usize = 16;
 
-/// Greatest window that a decoder of HTTP content must support (RFC 9659).
+/// Maximum window that a decoder of HTTP content must support (RFC 9659).
 const MAX_ZSTD_WINDOW: u64 = 8 << 20;
 
 impl ContentEncoding {
@@ -106,7 +106,7 @@ impl ContentEncoding {
         }
     }
 
-    /// The name of the encoding in `Content-Encoding`.
+    /// The word for `Content-Encoding`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
@@ -129,7 +129,7 @@ impl ContentEncoding {
 }
 
 impl ContentDecoder {
-    /// Greatest number of decoded bytes that the decoder holds before it returns them.
+    /// Maximum number of decoded bytes that the decoder holds before it returns them.
     pub const fn window(&self) -> usize {
         match self {
             Self::Gzip(_) | Self::Deflate(_) => 32 << 10,
@@ -240,7 +240,6 @@ impl Portions {
         }
     }
 
-    /// A body that may be read as one portion.
     fn all(body: Bytes) -> Self {
         Self {
             allowed: body.len(),
@@ -349,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decodes_to_nothing_is_bounded() {
+    fn input_that_decodes_to_nothing_is_bounded() {
         let mut member = GzEncoder::new(Vec::new(), Compression::fast());
         member.write_all(b"").unwrap();
         let member = member.finish().unwrap();

@@ -15,7 +15,7 @@ use httparse::Status;
 use memchr::memchr_iter;
 use std::mem::MaybeUninit;
 
-/// The head of a request.
+/// A parsed request head, with the framing of the body.
 #[derive(Debug)]
 pub struct RequestHead {
     /// Method, target and headers.
@@ -30,16 +30,16 @@ pub struct RequestHead {
     pub length: usize,
 }
 
-/// Limits of a request head.
+/// Limits above which a request head is rejected.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadLimits {
-    /// Greatest length in bytes, including empty lines before the head.
+    /// Maximum length in bytes, including empty lines before the head.
     pub max_bytes: usize,
-    /// Greatest number of headers.
+    /// Maximum number of headers.
     pub max_headers: usize,
 }
 
-/// Greatest length of a request target in bytes: the limit of [`Uri`].
+/// Maximum length of a request target in bytes: the limit of [`Uri`].
 const MAX_TARGET_BYTES: usize = u16::MAX as usize - 1;
 /// Number of header slots on the stack. If [`HeadLimits::max_headers`] is greater, the slots are on the heap.
 const MAX_INLINE_HEADERS: usize = 128;

@@ -13,7 +13,7 @@ const DATE_BYTES: usize = 29;
 /// The way in which a response indicates the end of its body to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponseFraming {
-    /// The response has no body.
+    /// The response has no body, by its status or method.
     NoBody,
     /// `content-length` states the number of bytes of the body.
     ContentLength(u64),
@@ -26,7 +26,7 @@ pub enum ResponseFraming {
 /// The properties of a request that determine the encoding of its response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestSummary {
-    /// The method of the request.
+    /// `HEAD` and `CONNECT` change the framing of the response.
     pub method: Method,
     /// Whether the client uses HTTP/1.0.
     pub is_http10: bool,

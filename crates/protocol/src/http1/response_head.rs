@@ -8,10 +8,10 @@ use httparse::Status;
 use memchr::memmem;
 use std::mem::MaybeUninit;
 
-/// The head of a response.
+/// A parsed response head, with the framing of the body.
 #[derive(Debug)]
 pub struct ResponseHead {
-    /// Status and headers.
+    /// Status and headers, without interim responses.
     pub response: Response<()>,
     /// Decoder of the body, which has not read any byte of the body yet.
     pub body: BodyDecoder,
@@ -21,7 +21,6 @@ pub struct ResponseHead {
     pub length: usize,
 }
 
-/// Greatest number of headers of a response.
 const MAX_RESPONSE_HEADERS: usize = 256;
 
 /// Whether the last `count` bytes of `bytes` contain the end of a blank line, which ends a head.
@@ -70,7 +69,7 @@ pub fn parse_response_head(
     }
 }
 
-/// Greatest number of headers that the gateway adds to most responses.
+/// Maximum number of headers that the gateway adds to most responses.
 const ADDED_HEADERS: usize = 4;
 
 /// The head of a final (not 1xx) response that httparse parsed.

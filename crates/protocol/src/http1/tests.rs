@@ -182,7 +182,6 @@ fn spellings(token: &str) -> [String; 3] {
     [token.to_owned(), token.to_ascii_uppercase(), capitalized]
 }
 
-/// The head of a request with these header lines.
 fn request_with(lines: &str) -> Box<RequestHead> {
     let limits = HeadLimits {
         max_bytes: 1 << 10,

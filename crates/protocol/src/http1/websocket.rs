@@ -10,7 +10,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method, Version, request};
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 
-/// The name of the protocol in `Upgrade`.
+/// The value of `Upgrade` in a handshake.
 pub const PROTOCOL: HeaderValue = HeaderValue::from_static("websocket");
 /// The text that RFC 6455 appends to the key.
 const KEY_SUFFIX: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn violations_of_any_rule_make_no_handshake() {
+    fn a_violation_of_any_rule_prevents_the_handshake() {
         for change in [
             ("upgrade", ""),
             ("upgrade", "h2c"),

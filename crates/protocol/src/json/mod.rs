@@ -77,7 +77,6 @@ enum ScanState {
     Failed,
 }
 
-/// The scan of one piece of a document.
 struct PieceScan<'a, S, F> {
     scanner: &'a mut JsonScanner,
     paths: &'a PathTable<S>,
@@ -85,7 +84,7 @@ struct PieceScan<'a, S, F> {
     report: F,
 }
 
-/// Greatest depth of the objects and arrays that a path may enter.
+/// Maximum depth of the objects and arrays that a path may enter.
 const MAX_DEPTH: usize = 12;
 
 impl Default for JsonScanner {
@@ -135,7 +134,7 @@ impl JsonScanner {
         self.depth == 0 && self.state == ScanState::Value { can_end: false }
     }
 
-    /// Whether the document is an object.
+    /// Whether the first byte that is not white space is `{`.
     pub fn is_object(&self) -> bool {
         self.first_byte == Some(b'{')
     }

@@ -36,7 +36,7 @@ pub(super) fn find_quote(piece: &[u8], start: usize, is_escaped: bool) -> Result
     find_far_quote(piece, at)
 }
 
-/// As [`find_quote`], for a string that is long or has escapes. `at` follows no backslash.
+/// Like [`find_quote`], for a string that is long or has escapes. The byte before `at` must not be a backslash.
 #[inline(never)]
 fn find_far_quote(piece: &[u8], mut at: usize) -> Result<usize, NoQuote> {
     while at < piece.len() {

@@ -136,7 +136,7 @@ impl<'a> JsonText<'a> {
         self.raw
     }
 
-    /// Whether the string is empty.
+    /// Whether the string is `""`.
     pub fn is_empty(self) -> bool {
         self.len == 0
     }

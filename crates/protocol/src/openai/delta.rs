@@ -54,9 +54,9 @@ pub enum OutputKind {
     Unspecified,
     /// Text of the model's reasoning.
     Reasoning,
-    /// Text of the answer.
+    /// Text that is neither reasoning nor a tool call.
     Text,
-    /// A part of a tool call.
+    /// A name or arguments of a tool call.
     ToolCall,
     /// Output in an unknown form: an unknown field or event, or data of an unknown format.
     Unknown,
@@ -101,7 +101,7 @@ named_enum! {
         Stop = "stop",
         /// The token limit of the request or of the model was reached.
         Length = "length",
-        /// The model calls a tool.
+        /// The model asked the client to call a tool.
         ToolCalls = "tool_calls",
         /// A content filter ended the choice, or the model declined to answer.
         ContentFilter = "content_filter",
@@ -121,9 +121,9 @@ named_enum! {
 pub struct InBandError {
     /// The error code as text. The response states it as a number or a string. `None`: the error has no code.
     pub code: Option<Box<str>>,
-    /// The value of `error.type`. `None`: the error has no type.
+    /// The type that the backend states. `None`: the error has no type.
     pub kind: Option<Box<str>>,
-    /// What the message is about. `None`: unknown.
+    /// The topic of the error message. `None`: unknown.
     pub about: Option<EngineError>,
 }
 
@@ -140,12 +140,12 @@ impl InBandError {
 }
 
 impl OutputKinds {
-    /// Whether the set has no kind.
+    /// Whether the event has no output.
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }
 
-    /// Whether the set has this kind.
+    /// Whether the event has output of this kind.
     pub fn has(self, kind: OutputKind) -> bool {
         self.0 & Self::from(kind).0 != 0
     }
@@ -155,7 +155,7 @@ impl OutputKinds {
         self.has(OutputKind::Text) || self.has(OutputKind::ToolCall)
     }
 
-    /// Adds the kinds of another set.
+    /// Adds kinds of output to the set.
     pub fn add(&mut self, kinds: impl Into<Self>) {
         self.0 |= kinds.into().0;
     }

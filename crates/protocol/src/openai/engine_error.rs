@@ -9,27 +9,27 @@ named_enum! {
     pub enum EngineError {
         /// The GPU has too little memory.
         OutOfMemory = "out of GPU memory",
-        /// A GPU or its driver.
+        /// The GPU or its driver failed.
         Gpu = "a GPU fault (CUDA, ECC, Xid)",
-        /// A rank, a worker or a collective.
+        /// Another rank or worker was lost, or a collective operation failed.
         Peer = "a lost worker or collective (NCCL, Ray)",
-        /// Media of a request.
+        /// Images or audio of the request cannot be read.
         Media = "media cannot be fetched or decoded",
-        /// The length of a prompt.
+        /// The prompt exceeds the context length.
         Context = "the prompt is longer than the context",
-        /// Structured output.
+        /// The grammar of structured output is invalid.
         Grammar = "structured output (grammar)",
-        /// The text of a prompt or of a tool call.
+        /// The chat template, the tokenizer or the tool parser failed.
         Template = "the chat template, tokenizer or tool parser",
-        /// A LoRA adapter.
+        /// A LoRA adapter cannot be loaded.
         Adapter = "a LoRA adapter",
-        /// The KV cache.
+        /// The KV cache, or its transfer between engines, failed.
         Cache = "the KV cache or its transfer",
-        /// The process of the engine.
+        /// The process of the engine has ended.
         Dead = "the engine core has died",
-        /// Files.
+        /// A file cannot be read or written.
         Storage = "a file or the disk",
-        /// A parameter of a request.
+        /// The engine does not accept a parameter.
         Parameter = "a parameter that this engine does not accept",
     }
 }

@@ -47,13 +47,13 @@ const GET_OR_DELETE: &str = "GET, DELETE";
 const MODEL_PATH: &str = "/v1/models/{model}";
 const MODEL_PREFIX: &str = "/v1/models/";
 
-/// The path template of a stored response.
+/// The path of a stored response, as metrics and records show it.
 pub const STORED_RESPONSE_PATH: &str = "/v1/responses/{response_id}";
 /// The path template of the cancellation of a background response.
 pub const CANCEL_RESPONSE_PATH: &str = "/v1/responses/{response_id}/cancel";
 const STORED_RESPONSE_PREFIX: &str = "/v1/responses/";
 const CANCEL_SUFFIX: &str = "/cancel";
-/// Greatest length of a response id in a path, in bytes.
+/// Maximum length of a response id in a path, in bytes.
 const MAX_RESPONSE_ID_BYTES: usize = 128;
 
 /// A fixed path that the gateway serves.
@@ -63,7 +63,6 @@ struct FixedPath {
     route: ApiRoute,
 }
 
-/// A path of an inference API.
 const fn post(path: &'static str, api: Api) -> FixedPath {
     FixedPath {
         method: POST,

@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct TextExcerpt {
     bytes: Vec<u8>,
-    /// Greatest length of the excerpt, in bytes.
+    /// Maximum length of the excerpt, in bytes.
     capacity: usize,
     is_truncated: bool,
     /// Length of the committed part of `bytes`, which certainly belongs to the text, and whether this part is
@@ -32,12 +32,12 @@ impl TextExcerpt {
         self.is_truncated |= length < piece.len();
     }
 
-    /// The captured bytes.
+    /// The committed and uncommitted bytes so far.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Greatest length of the excerpt, in bytes.
+    /// Maximum length of the excerpt, in bytes.
     pub fn capacity(&self) -> usize {
         self.capacity
     }

@@ -6,7 +6,7 @@ use crate::headers::hex_digits;
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
 
-/// The trace of a request.
+/// Ids, sampling and forwarded headers of the trace of one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceContext {
     /// Id of the trace. Never zero.
@@ -38,7 +38,7 @@ fn is_context_header(name: &HeaderName) -> bool {
 }
 
 impl TraceContext {
-    /// The id of the trace as text.
+    /// The id as 32 hexadecimal digits.
     pub fn id_text(&self) -> String {
         let digits = hex_digits(self.trace_id);
         str::from_utf8(&digits).unwrap_or_default().to_owned()

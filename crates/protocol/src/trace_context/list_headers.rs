@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 /// Longest `tracestate` that is forwarded, in bytes: the minimum that W3C Trace Context requires.
 const MAX_TRACE_STATE_BYTES: usize = 512;
-/// Greatest number of members of a `tracestate`. A `tracestate` with more members is not forwarded.
+/// Maximum number of members of a `tracestate`. A `tracestate` with more members is not forwarded.
 const MAX_TRACE_STATE_MEMBERS: usize = 32;
 /// If a `tracestate` is too long, members longer than this number of bytes are removed first.
 const LONG_TRACE_STATE_MEMBER_BYTES: usize = 128;

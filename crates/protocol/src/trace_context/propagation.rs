@@ -46,9 +46,9 @@ settings! {
 /// The enabled propagators of `OTEL_PROPAGATORS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PropagationFormats {
-    /// `tracecontext`: the W3C headers `traceparent` and `tracestate`.
+    /// The W3C headers `traceparent` and `tracestate`.
     pub trace_context: bool,
-    /// `baggage`: the W3C header `baggage`.
+    /// The W3C header `baggage`.
     pub baggage: bool,
     /// `b3`: the single B3 header.
     pub b3: bool,
@@ -103,7 +103,7 @@ impl Propagation {
 }
 
 impl PropagationFormats {
-    /// No propagation format is enabled.
+    /// Trace context is neither read nor forwarded.
     pub const NONE: Self = Self {
         trace_context: false,
         baggage: false,

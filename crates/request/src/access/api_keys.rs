@@ -23,9 +23,8 @@ use tokenweir_protocol::openai::Permissions;
 /// The keys of all tenants, indexed by their digests.
 #[derive(Debug, Default)]
 pub struct ApiKeys {
-    /// The keys by [`KeyDigest::lookup_hash`].
     by_digest: HashMap<u64, Arc<ApiKey>>,
-    /// Keys of earlier key files, which are refused: who still uses them is known by name.
+    /// Keys of earlier key files. They are refused, but logs name their tenant and key.
     removed: HashMap<u64, Arc<ApiKey>>,
     tenants: HashMap<Arc<str>, Arc<Tenant>>,
     /// Tenants of earlier key files. A tenant that returns keeps its earlier usage. While a program replaces a
@@ -39,13 +38,13 @@ pub struct ApiKeys {
     registry: Arc<QuotaRegistry>,
 }
 
-/// A key of the key file, with its tenant and the usage of both.
+/// A key of the key file, its tenant, and the usage of both.
 #[derive(Debug)]
 pub struct ApiKey {
     digest: KeyDigest,
     /// Principal of requests with this key: the names of the tenant and of the key.
     pub caller: Arc<ClientIdentity>,
-    /// Tenant of the key.
+    /// The tenant to which requests with this key are charged.
     pub tenant: Arc<Tenant>,
     /// Limits and usage of this key alone. `None`: the key has no limits of its own.
     usage_limiter: Option<Arc<UsageLimiter>>,
@@ -54,7 +53,6 @@ pub struct ApiKey {
     token: Option<Box<TokenRights>>,
 }
 
-/// The rights that a token has instead of its tenant's.
 #[derive(Debug)]
 struct TokenRights {
     tier: Option<Tier>,
@@ -66,19 +64,17 @@ struct TokenRights {
 pub struct Tenant {
     /// Tier of the tenant. `None`: the key file has no tier for the tenant.
     pub tier: Option<Tier>,
-    /// Models that the tenant may use.
+    /// The list of models of the tenant.
     pub models: ModelAllowlist,
     /// Permissions for engine-control fields that the tenant may use.
     pub permissions: Permissions,
     /// How another backend continues streams of the tenant. `None`: the setting of the model applies.
     pub continuation: Option<ContinuationMode>,
-    /// Caps on each request. `None`: no caps.
+    /// Limits on the fields of each request. `None`: no caps.
     pub caps: Option<RequestCaps>,
-    /// Limits and usage of all keys of the tenant together.
     usage_limiter: Arc<UsageLimiter>,
     /// Limits and usage of each key that has limits of its own, by key name.
     key_usage_limiters: HashMap<Box<str>, Arc<UsageLimiter>>,
-    /// Limits and usage of models.
     model_usage_limiters: Vec<ModelLimiter>,
 }
 
@@ -92,9 +88,9 @@ struct ModelLimiter {
 
 /// Maximum number of tenants of earlier key files whose usage is kept.
 const MAX_ABSENT_TENANTS: usize = 1_000;
-/// Greatest number of keys of earlier key files that are known.
+/// Maximum number of keys of earlier key files that are remembered.
 const MAX_REMOVED_KEYS: usize = 1_000;
-/// Greatest number of tenants whose names are label values of metrics.
+/// Maximum number of tenants whose names are label values of metrics.
 const MAX_TENANT_LABELS: usize = 1_000;
 
 /// Checks the tokens of requests.
@@ -216,7 +212,7 @@ impl ApiKeys {
         is_same.then(|| key.caller.clone())
     }
 
-    /// The identities of all keys.
+    /// The tenant and key names of all keys.
     pub fn identities(&self) -> impl Iterator<Item = &Arc<ClientIdentity>> {
         self.by_digest.values().map(|key| &key.caller)
     }
@@ -276,7 +272,7 @@ impl ApiKeys {
         }))
     }
 
-    /// Whether there is a tenant of this name.
+    /// Whether the key file, or an earlier one, has a tenant of this name.
     pub fn has_tenant(&self, name: &str) -> bool {
         self.tenants.contains_key(name)
     }
@@ -302,7 +298,7 @@ impl ApiKeys {
         self.tenant_labels.iter()
     }
 
-    /// Number of keys.
+    /// Number of keys in the key file.
     pub fn len(&self) -> usize {
         self.by_digest.len()
     }
@@ -312,7 +308,7 @@ impl ApiKeys {
         self.by_digest.is_empty()
     }
 
-    /// Names of all tenants, with their numbers of open requests.
+    /// All tenants with their numbers of open requests.
     pub fn open(&self) -> impl Iterator<Item = (&Arc<str>, u32)> {
         self.tenants
             .iter()
@@ -328,7 +324,7 @@ impl ApiKeys {
         })
     }
 
-    /// The subjects of limits that have quotas.
+    /// The tenants, keys and models that have quotas.
     pub fn quota_subjects(&self) -> impl Iterator<Item = Arc<SubjectUsage>> {
         let tenants = self.tenants.values().chain(self.absent.values());
         let limiters = tenants.flat_map(|tenant| {
@@ -357,7 +353,7 @@ impl ApiKey {
         }
     }
 
-    /// Whether the digest is that of this key.
+    /// Compares digests in constant time.
     pub fn has_digest(&self, digest: &KeyDigest) -> bool {
         self.digest.is_same(digest)
     }
@@ -456,7 +452,7 @@ impl Tenant {
         found.map(|found| &found.limiter)
     }
 
-    /// Whether the tenant has limits for a model.
+    /// Whether `model_limits` is set for the tenant.
     pub fn has_model_limits(&self) -> bool {
         !self.model_usage_limiters.is_empty()
     }

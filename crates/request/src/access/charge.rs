@@ -13,7 +13,7 @@ const STATUS_SWITCHING_PROTOCOLS: u16 = 101;
 pub struct TokenCharge {
     /// Prompt tokens, including cached ones.
     pub input: u64,
-    /// Output tokens.
+    /// Output tokens, including reasoning.
     pub output: u64,
 }
 

@@ -12,7 +12,7 @@ pub struct KeyDigest([u8; 32]);
 /// Prefix of a digest in text form.
 const DIGEST_PREFIX: &str = "sha256:";
 
-/// Prefix of generated keys, by which people and secret scanners recognize them.
+/// The prefix of generated keys, which people and secret scanners recognize.
 const KEY_PREFIX: &str = "sk-tw-";
 
 const INVALID_DIGEST_MESSAGE: &str =
@@ -25,7 +25,7 @@ pub fn mint(random: [u8; 32]) -> String {
 }
 
 impl KeyDigest {
-    /// The digest of a key.
+    /// The SHA-256 of the bytes of a key.
     pub fn from_key(key: &[u8]) -> Self {
         let digest = digest::digest(&digest::SHA256, key);
         let mut bytes = [0; 32];

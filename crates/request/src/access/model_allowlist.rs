@@ -12,7 +12,7 @@ pub struct ModelAllowlist {
 }
 
 impl ModelAllowlist {
-    /// Allows all models.
+    /// A tenant without a list of models.
     pub const ALL: Self = Self {
         tenant: None,
         token: None,
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn no_list_allows_all_an_empty_list_none() {
+    fn only_an_empty_list_allows_no_model() {
         assert!(
             ModelAllowlist::new(None).allow(Some("any")) && ModelAllowlist::new(None).allow(None)
         );

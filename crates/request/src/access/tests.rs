@@ -34,7 +34,6 @@ fn entry(name: &str, key: &str, limits: UsageLimits) -> KeyEntry {
     }
 }
 
-/// A key file with one tenant `a`.
 fn one_tenant_file(limits: UsageLimits, keys: Vec<KeyEntry>) -> KeyFile {
     KeyFile {
         tenants: vec![TenantEntry {
@@ -126,6 +125,19 @@ fn keys_are_accepted_in_both_headers_only() {
         find(&with_long_key, &long).is_none(),
         "too long to be hashed"
     );
+}
+
+#[test]
+fn unknown_usage_is_no_reached_limit() {
+    let per_day = UsageLimits {
+        requests_per_day: Some(10),
+        ..UsageLimits::default()
+    };
+    let file = one_tenant_file(per_day, vec![entry("one", KEY, UsageLimits::default())]);
+    let registry = Arc::new(QuotaRegistry::new(QuotaScope::Shared));
+    let keys = ApiKeys::new(&file, &ApiKeys::with_registry(registry));
+    let refused = authenticated_key(&keys).enter(clock::epoch()).1;
+    assert!(matches!(refused, Err(GatewayError::UsageUnknown)));
 }
 
 #[test]
@@ -369,7 +381,7 @@ fn reloads_keep_tenant_labels_bounded() {
 proptest! {
     /// Requests start, end and are charged in any order.
     #[test]
-    fn limits_hold_for_any_sequence(
+    fn limits_hold_for_any_sequence_of_requests(
         steps in prop::collection::vec((0_u8..4, 0_u32..3_000, 0_usize..8), 1..200)
     ) {
         let keys = keys(limits(30, 900, 5), limits(20, 0, 3));

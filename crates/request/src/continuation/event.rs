@@ -7,19 +7,15 @@ use tokenweir_protocol::json::members::{visit_elements, visit_members};
 /// The JSON members of one event. Ranges are the offsets of JSON values in the bytes of the event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Event {
-    /// Whether the data is `[DONE]`.
     pub is_done: bool,
-    /// Whether the event reports an error.
     pub is_error: bool,
     /// The values of the members named in [`HEAD`].
     pub head: [Option<Range<usize>>; HEAD.len()],
-    /// The object `usage`.
     pub usage: Option<Range<usize>>,
     /// The array of the token ids of the prompt.
     pub prompt_ids: Option<Range<usize>>,
-    /// Number of choices.
     pub choices: usize,
-    /// Whether the index of the first choice is not 0.
+    /// Whether the first choice of the event has another index than 0.
     pub is_other_choice: bool,
     /// The array of the token ids of the output.
     pub ids: Option<Range<usize>>,

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn like_events_are_read_by_comparison() {
+    fn similar_events_are_read_by_comparison() {
         let event = |text, ids| {
             format!(
                 "data: {}\n\n",

@@ -7,7 +7,7 @@ use std::time::Instant;
 /// The continuations of one stream at other backends.
 #[derive(Debug, Clone, Default)]
 pub struct Continuations {
-    /// The continuations that have begun, in order.
+    /// One entry for each backend that continued the stream, in order.
     pub begun: Vec<Continuation>,
     /// Why the stream was not continued when it ended early. `None`: the stream did not end early, or
     /// was continued.
@@ -19,7 +19,7 @@ pub struct Continuations {
 pub struct Continuation {
     /// Id of the span of the attempt that continues the stream.
     pub span_id: u64,
-    /// The cause of the interruption.
+    /// Why the stream needed another backend.
     pub cause: InterruptionCause,
     /// Number of output tokens before the continuation.
     pub tokens: u64,
@@ -30,7 +30,7 @@ pub struct Continuation {
 }
 
 impl Continuations {
-    /// The continuations of the stream of a request.
+    /// The note in the record of a request. Empty: the stream was not continued.
     pub fn of(record: &RequestRecord) -> &Self {
         const NONE: &Continuations = &Continuations {
             begun: Vec::new(),
@@ -78,7 +78,7 @@ impl RecordNote for Continuations {
         of_attempt.map(Continuation::event).collect()
     }
 
-    /// The output so far, plus the prompt if the stream was moved.
+    /// The output so far and, if another backend continued the stream, the prompt.
     fn recomputed_tokens(&self, prompt: u64) -> u64 {
         let tokens = self.begun.iter().map(|continuation| {
             let is_moved = continuation.cause == InterruptionCause::Migrated;

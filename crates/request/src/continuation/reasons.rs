@@ -92,7 +92,7 @@ named_enum! {
         Capacity = "capacity",
         /// The request may have crashed several backends.
         PoisonRequest = "poison",
-        /// No other backend was available.
+        /// All other backends of the model were down or excluded.
         NoOtherBackend = "no_other_backend",
         /// Only the usage or the end of the stream was missing. The gateway wrote the missing events.
         Completed = "completed",

@@ -58,7 +58,6 @@ pub struct StreamSplicer {
     has_reasoning: bool,
     has_other_output: bool,
     is_finished: bool,
-    /// Whether the stream reports usage.
     has_usage: bool,
     /// Whether the event with the usage of the whole stream was read.
     has_last_usage: bool,
@@ -142,7 +141,7 @@ impl StreamSplicer {
         if !self.is_passive
             && let Some(charge) = self.charge.take()
         {
-            // This refusal is kept, because the memory limit applies to the whole request.
+            // The refusal is kept, because the memory limit applies to the whole request.
             let refusal = self
                 .refusal
                 .filter(|reason| *reason == ContinuationRefusal::Memory);

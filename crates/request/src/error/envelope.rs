@@ -16,7 +16,7 @@ pub enum ErrorEnvelope {
 const ANTHROPIC_MESSAGES_PATH: &str = "/v1/messages";
 
 impl ErrorEnvelope {
-    /// The envelope for a request path.
+    /// Anthropic's envelope for the paths of its Messages API, otherwise OpenAI's.
     pub fn for_path(path: &str) -> Self {
         match path.strip_prefix(ANTHROPIC_MESSAGES_PATH) {
             Some(subpath) if subpath.is_empty() || subpath.starts_with('/') => Self::Anthropic,

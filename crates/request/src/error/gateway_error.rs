@@ -24,13 +24,13 @@ pub enum GatewayError {
     /// The client asks for a WebSocket or another protocol on a path that does not offer it.
     #[error("this path offers no upgrade to another protocol: send a {allow} request over HTTP")]
     UpgradeNotOffered {
-        /// The allowed method.
+        /// The method that the path accepts, for `Allow`.
         allow: &'static str,
     },
     /// The gateway serves the path with another method only.
     #[error("this path allows the method {allow} only")]
     MethodNotAllowed {
-        /// The allowed method.
+        /// The method that the path accepts, for `Allow`.
         allow: &'static str,
     },
     /// The path serves WebSocket only, and the request is no valid opening handshake.
@@ -45,7 +45,7 @@ pub enum GatewayError {
         /// The id that the client sent.
         id: String,
     },
-    /// The body is malformed.
+    /// The body is not one valid JSON object or form.
     #[error("{0}")]
     BadBody(#[from] RequestBodyError),
     /// The head of the request is not valid HTTP.
@@ -76,7 +76,7 @@ pub enum GatewayError {
          of the body; leave that header out"
     )]
     SignedField {
-        /// Name of the field.
+        /// The field that would have to change.
         field: &'static str,
     },
     /// The body has an engine-control field that the client has no permission to use.
@@ -85,7 +85,7 @@ pub enum GatewayError {
          ask the operator of this gateway for the permission `{permission}`"
     )]
     EngineControl {
-        /// Name of the field.
+        /// The engine-control field.
         field: &'static str,
         /// The permission to use the field.
         permission: &'static str,
@@ -93,7 +93,7 @@ pub enum GatewayError {
     /// The request asks for more than the caps of the tenant or of the model allow.
     #[error("`{field}` {problem}")]
     RequestCap {
-        /// Name of the field.
+        /// The field that exceeds a cap.
         field: &'static str,
         /// The problem, as text that follows the name of the field.
         problem: String,
@@ -103,13 +103,13 @@ pub enum GatewayError {
         "the request body cannot be decoded from `{encoding}`; send it with one Content-Encoding (gzip, deflate or zstd) and no digest, or without"
     )]
     EncodedBody {
-        /// The value of `Content-Encoding`.
+        /// The unsupported `Content-Encoding`.
         encoding: String,
     },
     /// The body exceeds `limits.body`.
     #[error("the request body is longer than {limit} bytes, the limit of this gateway")]
     BodyTooLarge {
-        /// The limit, in bytes.
+        /// The value of `limits.body`, in bytes.
         limit: usize,
     },
     /// The body ended before its declared length.
@@ -129,6 +129,11 @@ pub enum GatewayError {
     /// The gateway has never been able to read the keys of the issuer, so it cannot check the token.
     #[error("the gateway does not have the keys of the issuer of the token yet; retry shortly")]
     NoIssuerKeys,
+    /// The gateway has just started and does not know how much of a limit other gateways have used.
+    #[error(
+        "the gateway has just started and does not know yet how much of your limits is used; retry shortly"
+    )]
+    UsageUnknown,
     /// The tenant may not use the model.
     #[error("this API key may not use {model}; GET /v1/models lists the models that it may use")]
     ModelNotAllowed {
@@ -137,11 +142,11 @@ pub enum GatewayError {
     },
     /// An option refuses the request.
     #[error("{}", .0.message)]
-    Option(&'static StartError),
+    Option(&'static OptionError),
     /// A limit of the tenant or of the API key is reached.
     #[error("the limit of {allowed} {} is reached; retry after {retry_after} s", .limited.as_str())]
     RateLimited {
-        /// The kind of limit.
+        /// The kind of limit that the client has reached.
         limited: RateLimitKind,
         /// The limit: requests or tokens per minute, day or month, or open requests.
         allowed: u64,
@@ -153,7 +158,7 @@ pub enum GatewayError {
         "the client sent no byte of the request body for {seconds} s, or sent the body too slowly"
     )]
     BodyTimeout {
-        /// The limit, in seconds.
+        /// The timeout that has passed, in seconds.
         seconds: u64,
     },
     /// The IP address of the client has reached its limit of open requests.
@@ -211,7 +216,7 @@ pub enum GatewayError {
     /// The request waited in the admission queue for the maximum time.
     #[error("no backend had capacity within {waited:?}; retry after {retry_after} s")]
     QueueTimeout {
-        /// The maximum time.
+        /// The maximum time in the admission queue.
         waited: Duration,
         /// Time until a retry can succeed, in seconds.
         retry_after: u32,
@@ -236,25 +241,25 @@ pub enum GatewayError {
     /// The backend sent no response head before the timeout.
     #[error("the backend sent no response head within {seconds} s")]
     ResponseHeadTimeout {
-        /// The limit, in seconds.
+        /// The timeout that has passed, in seconds.
         seconds: u64,
     },
     /// The response of the backend had no output before the timeout.
     #[error("the response of the backend had no output within {limit:?}")]
     FirstOutputTimeout {
-        /// The timeout.
+        /// The timeout that has passed.
         limit: Duration,
     },
     /// For the timeout that the client announced, no byte was transferred.
     #[error("no byte was exchanged for {limit:?}, the timeout that the client announced")]
     ClientTimeout {
-        /// The timeout.
+        /// The timeout that has passed.
         limit: Duration,
     },
     /// The response did not end before the total timeout of the request.
     #[error("the request took longer than {limit:?}, the limit of this gateway")]
     TotalTimeout {
-        /// The timeout.
+        /// The timeout that has passed.
         limit: Duration,
     },
     /// Backends crashed while they processed the request, so it is not sent to further backends.
@@ -267,29 +272,31 @@ pub enum GatewayError {
 
 /// Why an option refuses a request.
 #[derive(Debug, PartialEq, Eq)]
-pub struct StartError {
+pub struct OptionError {
     /// The reason, which has a row in the table of errors.
     pub reason: &'static str,
-    /// The text.
+    /// The message for the client.
     pub message: &'static str,
-    /// Whether the cause is a conflict with open requests, which may end soon.
-    pub is_conflict: bool,
+    /// The status, which can differ from that of the row.
+    pub status: u16,
+    /// The value of `Retry-After`, in seconds. `None`: the response has no such header.
+    pub retry_after: Option<u32>,
 }
 
 named_enum! {
     /// The kinds of limits of a tenant or an API key.
     pub enum RateLimitKind {
-        /// Requests per minute.
+        /// The limit of requests in one minute.
         Requests = "requests per minute",
-        /// Tokens per minute.
+        /// The limit of tokens in one minute.
         Tokens = "tokens per minute",
-        /// Requests per calendar day.
+        /// The limit of requests in one calendar day.
         RequestsPerDay = "requests per day",
-        /// Tokens per calendar day.
+        /// The limit of tokens in one calendar day.
         TokensPerDay = "tokens per day",
-        /// Requests per calendar month.
+        /// The limit of requests in one calendar month.
         RequestsPerMonth = "requests per month",
-        /// Tokens per calendar month.
+        /// The limit of tokens in one calendar month.
         TokensPerMonth = "tokens per month",
         /// Open requests at the same time.
         Concurrency = "concurrent requests",

@@ -10,7 +10,7 @@ mod envelope;
 use crate::record::Outcome;
 use bytes::Bytes;
 pub use envelope::ErrorEnvelope;
-pub use gateway_error::{GatewayError, RateLimitKind, StartError, listed, truncate_model_name};
+pub use gateway_error::{GatewayError, OptionError, RateLimitKind, listed, truncate_model_name};
 use http::header::{ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, RETRY_AFTER, UPGRADE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
@@ -20,12 +20,12 @@ use tokenweir_protocol::http1::content_encoding::ContentEncoding;
 use tokenweir_protocol::http1::websocket;
 
 impl GatewayError {
-    /// The status of the response.
+    /// The HTTP status, from the table of errors.
     pub fn status(&self) -> StatusCode {
         self.row().status()
     }
 
-    /// The party at fault.
+    /// Who caused the error: client, backend or neither.
     pub fn fault(&self) -> Fault {
         self.row().fault
     }

@@ -1,6 +1,6 @@
 //! Reason, status, fault, error type and retry time of every [`GatewayError`].
 
-use super::gateway_error::{GatewayError, RateLimitKind, StartError};
+use super::gateway_error::{GatewayError, RateLimitKind};
 use Fault::{Backend, Client, Gateway};
 use http::StatusCode;
 
@@ -13,24 +13,22 @@ pub enum Fault {
     /// The client is at fault: the request cannot succeed unchanged, or it exceeds a limit of the
     /// client.
     Client,
-    /// A backend is at fault.
+    /// A backend caused the error.
     Backend,
     /// Neither the client nor a single backend is at fault. The gateway or all backends lack capacity, or the
     /// gateway has a defect.
     Gateway,
 }
 
-/// One row of the error table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ErrorRow {
-    /// One of [`REASONS`].
     pub(super) reason: &'static str,
     status: u16,
     pub(super) fault: Fault,
 }
 
 /// All errors, in the order of the label values.
-const ROWS: [ErrorRow; 45] = [
+const ROWS: &[ErrorRow] = &[
     row("not_found", 404, Client),
     row("wrong_path", 404, Client),
     row("method_not_allowed", 405, Client),
@@ -61,6 +59,7 @@ const ROWS: [ErrorRow; 45] = [
     row("gateway_exhausted", 503, Gateway),
     row("body_memory", 503, Gateway),
     row("no_issuer_keys", 503, Gateway),
+    row("usage_unknown", 503, Gateway),
     row("unknown_model", 404, Client),
     row("no_backend", 503, Gateway),
     row("request_loop", 508, Gateway),
@@ -129,14 +128,9 @@ impl GatewayError {
         let reason = self.reason();
         let found = ROWS.iter().find(|row| row.reason == reason);
         let row = *found.unwrap_or(&INTERNAL_ERROR);
-        if matches!(
-            self,
-            Self::Option(StartError {
-                is_conflict: true,
-                ..
-            })
-        ) {
-            return ErrorRow { status: 409, ..row };
+        if let Self::Option(error) = self {
+            let status = error.status;
+            return ErrorRow { status, ..row };
         }
         row
     }
@@ -171,6 +165,7 @@ impl GatewayError {
             Self::Exhausted => "gateway_exhausted",
             Self::BodyMemory => "body_memory",
             Self::NoIssuerKeys => "no_issuer_keys",
+            Self::UsageUnknown => "usage_unknown",
             Self::UnknownModel { .. } => "unknown_model",
             Self::NoBackend => "no_backend",
             Self::Loop => "request_loop",
@@ -220,14 +215,13 @@ impl GatewayError {
             | Self::Shed { retry_after }
             | Self::QueueTimeout { retry_after, .. }
             | Self::Late { retry_after, .. } => Some(*retry_after),
-            Self::Option(StartError {
-                is_conflict: true, ..
-            })
-            | Self::ClientBusy
+            Self::Option(error) => error.retry_after,
+            Self::ClientBusy
             | Self::Overloaded
             | Self::Exhausted
             | Self::BodyMemory
             | Self::NoIssuerKeys
+            | Self::UsageUnknown
             | Self::NoBackend => Some(1),
             _ => None,
         }

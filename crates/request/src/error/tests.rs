@@ -17,6 +17,13 @@ fn long_lists_of_names_are_truncated() {
     assert_eq!(listed(names[..20].iter()).matches('`').count(), 40);
 }
 
+const TOO_MANY_READERS: OptionError = OptionError {
+    reason: "idempotency_key",
+    message: "too many readers",
+    status: 409,
+    retry_after: Some(1),
+};
+
 #[test]
 fn reasons_are_listed_and_faults_match_statuses() {
     let errors = [
@@ -56,20 +63,18 @@ fn reasons_are_listed_and_faults_match_statuses() {
         GatewayError::ModelNotAllowed {
             model: "`a`".into(),
         },
-        GatewayError::Option(&StartError {
+        GatewayError::Option(&OptionError {
             reason: "idempotency_key",
             message: "another request",
-            is_conflict: false,
+            status: 422,
+            retry_after: None,
         }),
-        GatewayError::Option(&StartError {
-            reason: "idempotency_key",
-            message: "too many readers",
-            is_conflict: true,
-        }),
-        GatewayError::Option(&StartError {
+        GatewayError::Option(&TOO_MANY_READERS),
+        GatewayError::Option(&OptionError {
             reason: "last_event_id",
             message: "an unknown event",
-            is_conflict: false,
+            status: 412,
+            retry_after: None,
         }),
         rate_limited(RateLimitKind::Requests),
         rate_limited(RateLimitKind::Tokens),
@@ -80,6 +85,7 @@ fn reasons_are_listed_and_faults_match_statuses() {
         GatewayError::Exhausted,
         GatewayError::BodyMemory,
         GatewayError::NoIssuerKeys,
+        GatewayError::UsageUnknown,
         GatewayError::UnknownModel {
             model: "a".into(),
             known: "b".into(),

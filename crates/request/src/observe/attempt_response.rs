@@ -37,7 +37,7 @@ const MIN_WRITE_STALL: Duration = Duration::from_millis(1);
 const MAX_RECORDED_STALLS: usize = 16;
 
 impl AttemptResponse {
-    /// What the error is about that the engine has reported. `None`: unknown, or there was none.
+    /// The topic of the error that the engine reported. `None`: unknown, or no error.
     pub(super) fn engine_error(&self) -> Option<EngineError> {
         self.observer.as_ref()?.observed().error.as_ref()?.about
     }

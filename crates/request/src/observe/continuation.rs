@@ -99,7 +99,7 @@ impl Exchange {
         response.backend = Some(backend);
     }
 
-    /// Schedules another attempt to move the stream to another backend, after a moment.
+    /// Schedules another attempt to move the stream after a pause, because no backend has capacity now.
     pub fn move_later(&self) {
         if let Some(entry) = &self.inner.response.entry {
             entry.move_later(clock::now());

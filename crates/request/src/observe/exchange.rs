@@ -23,15 +23,14 @@ use tokenweir_protocol::atomic::AtomicCount;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::Api;
 
-/// The owner of the record of one request. When the exchange is dropped, it completes the record
-/// and passes the record to the receiver.
+/// The owner of the record of one request. When the exchange is dropped, it completes the record and passes it
+/// to the sinks.
 pub struct Exchange {
     pub(super) inner: Box<ExchangeState>,
 }
 
 pub(super) struct ExchangeState {
     pub record: RecordSlot,
-    /// The response of the current attempt.
     pub response: AttemptResponse,
     pub stages: ResponseStages,
     pub policy: StreamPolicy,
@@ -156,7 +155,7 @@ impl Exchange {
         self.may_shorten_frames() || (may_add_bytes && self.inner.response.entry.is_some())
     }
 
-    /// Records the backend that the request is sent to.
+    /// Stores the backend, to which the exchange reports gaps, stalls and the first output.
     pub fn on_request_sent(&mut self, backend: Arc<dyn BackendMonitor>) {
         self.inner.response.backend = Some(backend);
     }
@@ -292,7 +291,6 @@ impl Exchange {
                 .is_some_and(|observer| !observer.observed().is_complete)
     }
 
-    /// Whether the stream had its last event.
     pub(super) fn has_last_event(&self) -> bool {
         self.inner.record.timings.terminal.is_some()
     }

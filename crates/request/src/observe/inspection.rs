@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Summary of the events that one chunk completed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChunkSummary {
-    /// Number of events with output.
+    /// Events that contain output.
     pub outputs: u32,
     /// The longest time from the previous output of the same choice to an event of the chunk. `None`: not
     /// measured.
@@ -17,7 +17,6 @@ pub struct ChunkSummary {
 pub(super) enum InspectionMode {
     /// Server-sent events.
     Stream,
-    /// One JSON document.
     Json,
     /// Bytes that are not parsed.
     Opaque,
@@ -37,7 +36,6 @@ pub(super) enum BodyStart {
         can_be_plain: bool,
         can_be_empty: bool,
     },
-    /// The body has an answer.
     Answer,
     /// The body is a text, such as HTML, that is no answer.
     NoAnswer,
@@ -86,7 +84,6 @@ impl BodyStart {
         matches!(self, Self::NotArrived | Self::Text { .. })
     }
 
-    /// Whether a body that ends in this state is an answer.
     pub(super) fn is_answer_at_end(self) -> bool {
         matches!(
             self,

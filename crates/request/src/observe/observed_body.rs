@@ -17,7 +17,7 @@ pub struct PrefetchedBody<B: Body> {
     pub frames: VecDeque<Frame<Bytes>>,
     /// The end of the body, if it was read: `Ok`, or the error. `None`: the end has not been read.
     pub end: Option<Result<(), B::Error>>,
-    /// The unread rest of the body.
+    /// The part of the body that has not been read.
     pub rest: B,
 }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tokenweir_protocol::openai::{Api, Delta, FinishReason, OutputKind, ResponseReader};
 use tokenweir_protocol::sse::{SseDecoder, SsePiece};
 
-/// Observes the response to one request.
+/// Reads the bytes of one response, and measures its latencies, tokens and result.
 #[derive(Debug)]
 pub struct ResponseObserver {
     mode: InspectionMode,
@@ -36,7 +36,6 @@ pub struct ResponseObserver {
     keep_alive_events: u64,
     /// Whether the stream had lines that are no part of an event.
     has_unknown_lines: bool,
-    /// Whether one of these lines may be output.
     has_line_output: bool,
     /// Whether the response must have an answer to be complete.
     expects_answer: bool,
@@ -239,7 +238,7 @@ impl ResponseObserver {
         self.mode == InspectionMode::Stream && self.decoder.is_between_blocks()
     }
 
-    /// Whether the stream is inside an event.
+    /// Whether a part of an event has been forwarded without its end.
     pub fn is_inside_event(&self) -> bool {
         self.mode == InspectionMode::Stream && !self.decoder.is_between_blocks()
     }
@@ -257,7 +256,7 @@ impl ResponseObserver {
         }
     }
 
-    /// Whether the engine aborted a choice.
+    /// Whether a choice ended with the finish reason `abort`.
     pub fn has_aborted_choice(&self) -> bool {
         self.reader
             .answer()
@@ -270,7 +269,7 @@ impl ResponseObserver {
         &self.observed
     }
 
-    /// The id of the response. `None`: not arrived.
+    /// The id of the response. `None`: no id has arrived.
     pub(super) fn response_id(&self) -> Option<&str> {
         self.reader.answer().id.as_deref()
     }

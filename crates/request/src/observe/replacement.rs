@@ -11,11 +11,12 @@ use std::task::{Context, Poll};
 /// Why a response needs another backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interrupted {
-    /// The cause.
+    /// Why the stream of the first backend was interrupted.
     pub cause: InterruptionCause,
     /// Whether the response ends if no other backend continues it. If false, its backend may continue it.
     pub is_final: bool,
-    /// Whether the backend ended its body as HTTP requires. If the process dies, the connection breaks instead.
+    /// Whether the backend ended its body as HTTP requires. If the process of the backend dies, the connection
+    /// breaks instead.
     pub ended_in_order: bool,
 }
 
@@ -33,7 +34,6 @@ pub trait Continue<B: Body, T> {
     ) -> Poll<Option<B>>;
 }
 
-/// Replaces the body of one response.
 pub(super) struct Replacement<B: Body, T> {
     source: Box<dyn Continue<B, T> + Send>,
     /// The end that is held. `None`: the response has not ended.

@@ -32,7 +32,6 @@ pub(super) type Ending<E> = Result<(), ObservedBodyError<E>>;
 
 /// How the gateway itself interrupts a stream.
 pub(super) enum Cut<E> {
-    /// The stream ends with this error.
     End(ObservedBodyError<E>),
     /// The stream leaves its backend for this reason, if another backend can continue it.
     Leave(LeaveReason),

@@ -16,7 +16,7 @@ named_enum! {
         Damaged = "damaged",
         /// An answer that ended for lack of tokens below the limit that the client asked for.
         Truncated = "truncated",
-        /// The client gave up after a wait of a second or more.
+        /// The client stopped waiting after a second or more without output.
         ClientTimeout = "client_timeout",
         /// A status of 429 or 503, because of lacking capacity or a limit.
         Refused = "refused",

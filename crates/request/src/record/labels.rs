@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-/// A label value for a model.
+/// A model name that is safe as a label value, because clients cannot invent it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ModelLabel {
     /// A model that a backend serves or the configuration names. Its name is a label value.

@@ -39,8 +39,8 @@ pub use response::{
     UsageLayout, UsageSource,
 };
 pub use routing::{
-    Attempt, BY_PROXY, BackendCondition, ErrorSource, FailoverDenialReason, PredictedCandidate,
-    RoutingDecision, Stall, WaitReports,
+    Attempt, BY_PROXY, BackendCondition, EngineQueues, ErrorSource, FailoverDenialReason,
+    PredictedCandidate, RoutingDecision, Stall, WaitReports,
 };
 pub use sample_reason::SampleReason;
 pub use slow_cause::{SlowCause, SlowLimits};

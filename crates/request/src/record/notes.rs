@@ -6,9 +6,9 @@ use std::any::Any;
 use std::fmt::{self, Debug, Display};
 use std::time::Instant;
 
-/// The note of one option in the record of a request. Each method except the copy has a default.
+/// The note of one option in the record of a request. Each method except `copy` has a default.
 pub trait RecordNote: Any + Debug + Send + Sync {
-    /// A copy of the present state.
+    /// Clones the note for a copy of the record.
     fn copy(&self) -> Box<dyn RecordNote>;
 
     /// The field that follows the field `_after` in an access log line. `None`: no field.
@@ -52,33 +52,33 @@ pub struct RecordNotes(Vec<Box<dyn RecordNote>>);
 /// A place in an access log line: after which field an option may add one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogPlace {
-    /// After the cause of slowness.
+    /// The field follows the cause of slowness.
     SlowCause,
-    /// After the number of attempts.
+    /// The field follows the number of attempts.
     Attempts,
 }
 
 /// A field of a log line, or an attribute of a span.
 #[derive(Debug, Clone)]
 pub struct NoteAttribute {
-    /// The name.
+    /// The name of the field or attribute.
     pub name: &'static str,
-    /// The value.
+    /// The value of the attribute.
     pub value: NoteValue,
 }
 
-/// An event of a span.
+/// An event of a span, with the time at which it happened.
 #[derive(Debug, Clone)]
 pub struct NoteEvent {
-    /// The name.
+    /// The name in traces.
     pub name: &'static str,
     /// Time of the event.
     pub at: Instant,
-    /// The attributes of the event.
+    /// Further data of the event.
     pub attributes: Vec<NoteAttribute>,
 }
 
-/// A value in a report.
+/// A value that logs, spans and reports show.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum NoteValue {
@@ -86,9 +86,9 @@ pub enum NoteValue {
     Text(&'static str),
     /// A text of a client or a backend, whose length the option limits.
     Foreign(String),
-    /// A count.
+    /// A count of things, such as tokens.
     Count(u64),
-    /// A number of seconds.
+    /// A duration in seconds.
     Seconds(f64),
 }
 
@@ -125,7 +125,7 @@ impl RecordNotes {
         self.iter().find_map(RecordNote::requested_model)
     }
 
-    /// All notes.
+    /// All notes, in the order in which they were added.
     pub fn iter(&self) -> impl Iterator<Item = &dyn RecordNote> {
         self.0.iter().map(|note| &**note)
     }

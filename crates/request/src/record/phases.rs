@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokenweir_protocol::named_enum;
 
 named_enum! {
-    /// A phase of a request.
+    /// A part of the time of a request.
     pub enum RequestPhase {
         /// Time in the admission queue of the gateway.
         GatewayQueue = "gateway_queue",
@@ -19,7 +19,7 @@ named_enum! {
         /// Time of the network to the engine and of its API server: sent → response head. Known only if the
         /// engine sends the head before it computes anything.
         FrontEnd = "front_end",
-        /// Time in the queue of the engine.
+        /// The request waits in the queue of the engine.
         EngineQueue = "queue",
         /// Prefill: scheduled → first token.
         Prefill = "prefill",
@@ -30,18 +30,18 @@ named_enum! {
     }
 }
 
-/// The duration of one phase.
+/// A phase with its duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PhaseDuration {
-    /// The phase.
+    /// The kind of the phase.
     pub phase: RequestPhase,
-    /// Duration of the phase.
+    /// Time that the request spent in the phase.
     pub took: Duration,
     /// Whether the duration is an estimate, derived from the times of other requests.
     pub is_estimated: bool,
 }
 
-/// The known phases of one request.
+/// The phases of one request whose durations are known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RequestPhases([Option<PhaseDuration>; RequestPhase::ALL.len()]);
 
@@ -73,7 +73,7 @@ impl RequestPhases {
         self.0[phase as usize]
     }
 
-    /// The known phases.
+    /// The phases with a known duration, in order of time.
     pub fn iter(&self) -> impl Iterator<Item = PhaseDuration> + '_ {
         self.0.iter().flatten().copied()
     }

@@ -27,18 +27,18 @@ use tokenweir_protocol::openai::{Api, FinishReason, InBandError, TextExcerpt};
 use tokenweir_protocol::trace_context::TraceContext;
 use tokenweir_routing::PromptFingerprint;
 
-/// The record of one request and its response.
+/// All data about one request and its response that sinks report.
 #[derive(Debug, Clone)]
 pub struct RequestRecord {
     /// The `x-request-id`, from the client or generated.
     pub request_id: RequestId,
     /// The trace that the request belongs to. `None`: tracing is off.
     pub trace: Option<TraceContext>,
-    /// The ids of the spans of the request.
+    /// Ids of the server span and the inference span.
     pub spans: SpanIds,
     /// Attributes of the request head, if tracing is on.
     pub head: RequestHeadAttributes,
-    /// IP address of the client's connection.
+    /// The address at the other end of the connection.
     pub client: IpAddr,
     /// The program of the client: the first word of its `user-agent`. `None`: it sent none.
     pub program: Option<ShortName>,
@@ -46,16 +46,16 @@ pub struct RequestRecord {
     pub method: &'static str,
     /// The served path, with placeholders for ids. `None`: the gateway does not serve the path.
     pub route: Option<&'static str>,
-    /// The API. `None`: the request is not an inference request.
+    /// The inference API of the path. `None`: the path is no inference API.
     pub api: Option<Api>,
-    /// The options of the request.
+    /// The options in its body, such as `stream` and `max_tokens`.
     pub options: RequestOptions,
     /// The requested model as a label, or the version of it that serves the request. The label value is the
     /// name of the model if a backend serves it or the configuration names it. For other models it is `_other`.
     pub model: ModelLabel,
     /// The name of the model at the backends. `None`: the name in the request.
     pub served_as: Option<Arc<str>>,
-    /// The tier of the request.
+    /// The tier, from the tenant or the tier header.
     pub tier: Tier,
     /// Tenant and key of the request. `None`: no keys are configured, or the request has no known
     /// key.
@@ -65,7 +65,7 @@ pub struct RequestRecord {
     pub admission: Option<&'static str>,
     /// The routing decision of the last attempt. `None`: no backend was selected.
     pub decision: Option<Arc<RoutingDecision>>,
-    /// All attempts, in order.
+    /// All attempts on backends, in order.
     pub attempts: Vec<Attempt>,
     /// Why no failover followed the last attempt. `None`: the last attempt did not fail.
     pub not_retried: Option<FailoverDenialReason>,
@@ -73,7 +73,7 @@ pub struct RequestRecord {
     pub attempts_apart: Vec<Attempt>,
     /// Whether another backend than the one of the last attempt has computed the prompt.
     pub has_remote_prompt: bool,
-    /// The notes of options.
+    /// Data that options write, such as continuations.
     pub notes: RecordNotes,
     /// HTTP status that the client received. `None`: the client disconnected before the response
     /// head.
@@ -81,7 +81,7 @@ pub struct RequestRecord {
     /// Why the gateway answered the request itself, from a closed set. `None`: a backend answered, or nobody
     /// did.
     pub refusal: Option<&'static str>,
-    /// Outcome of the request.
+    /// How the request ended.
     pub outcome: Outcome,
     /// How the response ended, and which side ended it.
     pub end: Termination,
@@ -89,7 +89,7 @@ pub struct RequestRecord {
     pub started: SystemTime,
     /// Monotonic instants of the request.
     pub timings: Timings,
-    /// Observations of the response.
+    /// Counts, times and errors of the response.
     pub observed: RecordedObservations,
     /// Condition of the backend when the response ended.
     pub condition: BackendCondition,
@@ -102,7 +102,7 @@ pub struct RequestRecord {
     pub is_hedge: bool,
     /// Whether the client had ended an equal request a moment before: it tries again.
     pub is_repeat: bool,
-    /// Why the request was slow. `None`: the request was not slow.
+    /// The cause that took longest. `None`: the request was not slow.
     pub slow: Option<SlowCause>,
     /// Why the trace of the request is exported. `None`: the trace is not exported, or tracing is
     /// off.
@@ -118,9 +118,9 @@ pub struct RequestRecord {
     pub prompt: Option<TextExcerpt>,
     /// The consumers for which the text of the prompt and of the response is retained.
     pub text_for: TextConsumers,
-    /// Bytes of the request body.
+    /// Length of the request body, in bytes.
     pub bytes_in: u64,
-    /// Bytes of the response body.
+    /// Length of the response body, in bytes.
     pub bytes_out: u64,
     /// The phases, computed once for all sinks.
     pub phases: FinishedPhases,
@@ -338,7 +338,7 @@ impl RequestRecord {
         self.notes.iter().any(RecordNote::outlives_connection)
     }
 
-    /// Time in the admission queue. `None`: the request was not queued.
+    /// Time in the admission queue, on all backends. `None`: the request was not queued.
     pub fn gateway_queue_wait(&self) -> Option<Duration> {
         let Timings {
             queued,

@@ -15,7 +15,7 @@ named_enum! {
         Shed = "shed",
         /// The request had more than one attempt.
         Retried = "retried",
-        /// The stream stalled.
+        /// The stream had a stall.
         Stalled = "stalled",
         /// The TTFT of the request was among the highest of recent requests.
         SlowFirstToken = "slow_first_token",

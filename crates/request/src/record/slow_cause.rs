@@ -14,7 +14,7 @@ named_enum! {
         GatewayQueue = "gateway_queue",
         /// The request waited in the admission queue, because no backend could serve its model.
         NoBackend = "no_backend",
-        /// The gateway itself was slow.
+        /// The gateway needed long for its own work.
         Gateway = "gateway",
         /// The request waited in the engine's queue.
         EngineQueue = "engine_queue",

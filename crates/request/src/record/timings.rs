@@ -42,7 +42,7 @@ pub struct Timings {
     pub last_output: Option<Instant>,
     /// The terminal event of the stream arrived, or the complete body of a JSON response.
     pub terminal: Option<Instant>,
-    /// The exchange ended.
+    /// The exchange ended, with any outcome.
     pub ended: Option<Instant>,
 }
 

@@ -36,7 +36,7 @@ impl RequestRecord {
         rate.is_finite().then_some(rate)
     }
 
-    /// Token counts of the engine. Estimated counts are `None`.
+    /// The counts that the engine reported. `None` for a count that is estimated.
     pub fn engine_token_counts(&self) -> Usage {
         let is_estimated = self.observed.usage_source == UsageSource::Estimated;
         let output = if is_estimated {

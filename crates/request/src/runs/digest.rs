@@ -2,7 +2,7 @@
 
 use ring::digest::{Context, SHA256};
 
-/// A digest of a list of values.
+/// SHA-256 over a list of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest([u8; 32]);
 
@@ -10,7 +10,6 @@ pub struct Digest([u8; 32]);
 /// `Idempotency-Key` that the client chose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RunKey {
-    /// Digest of the identity of the client.
     client: Digest,
     key: Digest,
 }

@@ -29,7 +29,6 @@ pub struct EventIds {
     run: RunId,
     /// Number of events to leave out.
     skipped: u64,
-    /// Number of events that have ended.
     ended: u64,
     line: Line,
     /// Whether a line other than a comment came after the last blank line.
@@ -40,13 +39,12 @@ pub struct EventIds {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line {
     Start,
-    /// After the CR of a blank line.
     BlankCr,
     Within,
 }
 
 impl RunId {
-    /// The id of a run that begins. `random`: a random number.
+    /// An id for a new run, from a random number.
     pub const fn new(random: u64) -> Self {
         Self(random)
     }

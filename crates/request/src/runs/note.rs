@@ -104,7 +104,7 @@ impl RunNote {
         note
     }
 
-    /// Sets the outcome.
+    /// Replaces the outcome, for example when the client has returned.
     pub fn set(&self, outcome: RunOutcome) {
         self.outcome.store(outcome as u8, Ordering::Relaxed);
     }

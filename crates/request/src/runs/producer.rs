@@ -40,7 +40,7 @@ impl Producer {
         }
     }
 
-    /// Sets the head of the response.
+    /// Publishes status and headers to all readers.
     pub fn set_head(&mut self, head: RunHead) {
         let mut state = self.run.lock();
         state.head = Some(Arc::new(head));
@@ -69,7 +69,7 @@ impl Producer {
     }
 
     /// Ends the run. `is_kept`: a returning client gets this response. If `false`, as after a failure, the run
-    /// is forgotten, and a repetition of the request is sent to a backend again.
+    /// is removed, and a repetition of the request is executed again.
     pub fn end(mut self, end: End, is_kept: bool) {
         self.finish(end, is_kept);
     }

@@ -19,14 +19,14 @@ pub struct Reader {
 /// The result of [`Reader::poll_chunk`]: the next bytes of the body, or its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Chunk {
-    /// Bytes of the body.
+    /// Further bytes of the body.
     Data(Bytes),
-    /// The end of the body.
+    /// The body has ended.
     End(End),
 }
 
 impl Reader {
-    /// The id of the run.
+    /// The run to which event ids refer.
     pub fn run_id(&self) -> RunId {
         self.run.id
     }

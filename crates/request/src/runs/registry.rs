@@ -30,7 +30,6 @@ pub(super) struct Table {
     pub(super) networks: HashMap<IpAddr, Arc<AtomicCount>>,
 }
 
-/// The runs of one party.
 #[derive(Debug, Default)]
 pub(super) struct RunsOfParty {
     /// Memory of the runs, in bytes.
@@ -57,12 +56,12 @@ impl Registry {
         absent.map_or(0, |absent| absent.get())
     }
 
-    /// Whether there is a run with this key.
+    /// Whether a run with this client and `Idempotency-Key` exists.
     pub fn is_known(&self, key: &RunKey) -> bool {
         self.lock().runs.contains_key(key)
     }
 
-    /// Forgets the runs whose window is over at `now`. Open runs among them are aborted.
+    /// Removes the runs whose window is over at `now`. Open runs among them are aborted.
     pub fn sweep(&self, now: Instant) {
         let mut table = self.lock();
         if table.parties.is_empty() && table.networks.is_empty() {

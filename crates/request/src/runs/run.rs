@@ -38,7 +38,7 @@ pub struct Arrival {
     pub request: Digest,
     /// The party to which the memory of the run and its place without a client are charged.
     pub party: Party,
-    /// The address of the client.
+    /// The address at the other end of the connection.
     pub client: IpAddr,
     /// The id of the run that the request begins.
     pub new_id: RunId,
@@ -65,22 +65,20 @@ pub enum End {
 /// The response head of a run: a request to which the client can return after a lost connection.
 #[derive(Debug)]
 pub struct RunHead {
-    /// The status.
+    /// The HTTP status of the response.
     pub status: StatusCode,
-    /// The headers.
+    /// The headers for each reader.
     pub headers: HeaderMap,
     /// The length of the body. `None`: the length is not known in advance.
     pub length: Option<u64>,
 }
 
-/// A run.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) key: RunKey,
     pub(super) id: RunId,
     /// The party to which the memory of the run is charged.
     pub(super) party: Party,
-    /// Digest of the request that began the run.
     pub(super) request: Digest,
     pub(super) limits: MemoryLimits,
     pub(super) window: Duration,
@@ -207,8 +205,7 @@ impl RunState {
         self.wake_readers();
     }
 
-    /// From now on, the run keeps no bytes that all readers have read, and a returning client cannot
-    /// attach.
+    /// From now on, the run drops bytes that all readers have read, and a returning client cannot attach.
     pub(super) fn stop_keeping(&mut self) {
         self.is_kept = false;
         self.absence.free();

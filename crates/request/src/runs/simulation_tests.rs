@@ -20,7 +20,6 @@ const STEPS: usize = 60;
 const PERIOD: usize = 60_013;
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// The simulated engine of one run.
 struct Engine {
     producer: Producer,
     run: usize,
@@ -28,7 +27,6 @@ struct Engine {
     is_waiting: bool,
 }
 
-/// One connected client.
 struct Client {
     reader: Reader,
     run: usize,
@@ -147,7 +145,6 @@ impl World {
         self.check();
     }
 
-    /// A random request.
     fn random_arrival(&mut self) -> Arrival {
         let tenant = self.random.u8(..2);
         let earlier = RunId::new(self.random.u64(..=self.runs.len() as u64));

@@ -34,7 +34,7 @@ settings_entry! {
 }
 
 named_enum! {
-    /// The result of one request for an objective.
+    /// Whether a request met an objective.
     #[derive(Hash)]
     pub enum ObjectiveResult {
         /// The request met the objective.
@@ -83,7 +83,7 @@ impl Objective {
         }
     }
 
-    /// Whether the objective limits a time that was observed for this request.
+    /// Whether the objective limits a time, such as the TTFT, that this request has.
     pub fn limits_time_of(&self, record: &RequestRecord) -> bool {
         let mut limits = self.definition.limits();
         limits.any(|(measure, _)| measure.observed_seconds(record).is_some())
@@ -140,6 +140,6 @@ pub fn latency_limits(objectives: &[Objective], model: Option<&str>) -> LatencyL
 }
 
 impl ObjectiveResult {
-    /// The results that the metrics count.
+    /// The values of the label `result`.
     pub const COUNTED: [Self; 2] = [Self::Good, Self::Bad];
 }

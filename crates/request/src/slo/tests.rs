@@ -228,7 +228,7 @@ fn failures_are_bad_unless_clients_cause_them() {
 }
 
 #[test]
-fn client_limits_are_excluded_lack_of_capacity_counts() {
+fn lack_of_capacity_counts_unlike_client_limits() {
     let reject = |error: &GatewayError| {
         evaluate("success for 99 %", |record| {
             record.outcome = error.outcome();

@@ -60,7 +60,6 @@ impl<K: Ord + Copy> FairQueue<K> {
         keys.into_iter().flatten().copied()
     }
 
-    /// Number of queued requests of a tenant.
     pub(super) fn queued_count(&self, tenant: u64) -> usize {
         self.tenants
             .get(&tenant)
@@ -122,7 +121,7 @@ impl<K: Ord + Copy> FairQueue<K> {
     /// longer has an effect, and others if there are too many.
     fn prune_tenants(&mut self, tenant: u64) {
         if self.service_order.is_empty() {
-            // Without waiting requests, the virtual starts do not affect the next request.
+            // If no request waits, the virtual starts have no effect, so they are reset.
             *self = Self::default();
             return;
         }

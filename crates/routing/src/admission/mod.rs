@@ -8,7 +8,7 @@
 //! full queue    a new request may displace the last request of the tenant with the most requests
 //!               in the lowest class. It does so if it has a higher class, or if it has the same
 //!               class and its tenant has fewer requests, including the new request
-//! retry_after   ⌈queue position ÷ grants per second⌉ seconds, from 1 to 60
+//! retry_after   ⌈queue position ÷ grants per second⌉ seconds, from 1 to 60. 1 if a gate held the request to its end
 //! ```
 //!
 //! Requests that no backend can serve now wait in the same queue. They do not delay other requests for the same

@@ -11,7 +11,6 @@ pub const DEFAULT_CLASS: &str = "default";
 pub struct PriorityClasses {
     /// Names of the classes, the highest first.
     names: Vec<Arc<str>>,
-    /// Index of [`DEFAULT_CLASS`] in `names`.
     default_index: usize,
 }
 

@@ -16,7 +16,6 @@ pub struct AdmissionQueue<T> {
     /// Maximum number of queued requests.
     capacity: usize,
     next_id: u64,
-    /// The queued requests by id.
     requests: BTreeMap<u64, QueueEntry<T>>,
     /// The service order within each class, the highest class first.
     classes: Vec<FairQueue<ServiceKey>>,
@@ -32,8 +31,7 @@ struct QueueEntry<T> {
     request: QueuedRequest<T>,
     entered_at: Instant,
     key: ServiceKey,
-    /// Sum of the periods of the wait in which no backend could serve the request. A present period is not
-    /// included.
+    /// Sum of the past periods of the wait in which no backend could serve the request.
     without_backend: Duration,
     /// Number of later requests of the tenant that were selected before this one.
     overtaken: u32,
@@ -44,21 +42,20 @@ struct QueueEntry<T> {
 struct GroupQueue {
     /// Number of waiting requests per class.
     waiting_by_class: Vec<usize>,
-    /// Rate at which requests of the group are granted.
     grant_rate: DecayingRate,
     /// Time since which no backend can serve the group. `None`: a backend can serve the group.
     without_backend_since: Option<Instant>,
 }
 
-/// Minimum and maximum `retry_after` in seconds. Waits of more than a minute cannot be predicted, and the
-/// OpenAI SDKs do not wait much longer.
+/// Minimum and maximum `retry_after` in seconds. Longer waits cannot be predicted, and the OpenAI SDKs do not
+/// wait much longer.
 const RETRY_AFTER_SECONDS_BOUNDS: (f64, f64) = (1.0, 60.0);
 /// Maximum number of requests that [`AdmissionQueue::select`] compares.
 const MAX_COMPARED_REQUESTS: usize = 16;
 /// Maximum number of later requests of the same tenant that may be selected before a request.
 const MAX_OVERTAKEN: u32 = 16;
-/// Maximum number of lost tokens (see [`AdmissionQueue::select`]) for which a request does not give way to a
-/// later one. Computing so few tokens takes a few milliseconds.
+/// Maximum number of lost tokens (see [`AdmissionQueue::select`]) at which a request does not let a later one
+/// go first. Computing so few tokens takes a few milliseconds.
 const MAX_LOST_TOKENS: f64 = 128.0;
 
 impl<T> AdmissionQueue<T> {
@@ -205,9 +202,14 @@ impl<T> AdmissionQueue<T> {
 
     /// Rejects a queued request. `None`: the request is no longer in the queue.
     pub fn refuse(&mut self, id: QueuedRequestId, now: Instant) -> Option<RejectedRequest<T>> {
-        let QueuedRequest { class, group, .. } = &self.requests.get(&id.0)?.request;
-        let position = self.count_ahead(*class, group);
-        let retry_after = self.estimate_retry_after(position, group, now);
+        let request = &self.requests.get(&id.0)?.request;
+        let retry_after = if request.is_held_to_end() {
+            // Room can appear at any moment, and a client that stays away misses it.
+            RETRY_AFTER_SECONDS_BOUNDS.0 as u32
+        } else {
+            let position = self.count_ahead(request.class, &request.group);
+            self.estimate_retry_after(position, &request.group, now)
+        };
         let DequeuedRequest {
             ticket,
             without_backend,

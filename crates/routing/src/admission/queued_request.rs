@@ -27,11 +27,11 @@ pub struct QueuedRequest<T> {
     /// Tokens that the engine has to compute for the request: uncached prompt and expected output.
     pub work: u64,
     /// Whether the client already has a part of the response, from a backend that failed. Such a request is
-    /// always queued, as the first of its tenant, and is never displaced. It must not go to the backend that
-    /// failed. So its failed search does not mean that other requests lack capacity.
+    /// always queued, as the first of its tenant, and is never displaced. It must avoid the backend that
+    /// failed, so other requests may have capacity although it finds none.
     pub is_begun: bool,
-    /// Until this time, the request also waits for the admission gate. Meanwhile, its failed search does not
-    /// mean that ungated requests lack capacity. `None`: the request waits for capacity only.
+    /// Until this time, the request also waits for the admission gate. Meanwhile, ungated requests may have
+    /// capacity although this request finds none. `None`: the request waits for capacity only.
     pub gated_until: Option<Instant>,
     /// After this time, the request is not granted.
     pub deadline: Instant,
@@ -42,7 +42,7 @@ pub struct QueuedRequest<T> {
 /// A request that left the queue.
 #[derive(Debug)]
 pub struct DequeuedRequest<T> {
-    /// The request.
+    /// The request, with the data of its caller.
     pub ticket: QueuedRequest<T>,
     /// Part of the wait in which no backend could serve the request.
     pub without_backend: Duration,
@@ -66,7 +66,7 @@ pub struct QueuedRequestId(pub(super) u64);
 /// Result of adding a request to the queue.
 #[derive(Debug)]
 pub enum EnqueueOutcome<T> {
-    /// The request is queued.
+    /// The request is queued behind others.
     Waits(QueuedRequestId),
     /// The request is queued. It displaced another request, which is rejected.
     QueuedDisplacing(QueuedRequestId, RejectedRequest<T>),
@@ -77,12 +77,11 @@ pub enum EnqueueOutcome<T> {
 /// A request that was not queued, or that was removed from the queue without a grant.
 #[derive(Debug)]
 pub struct RejectedRequest<T> {
-    /// The rejected request.
+    /// The request that gets an error response.
     pub ticket: QueuedRequest<T>,
     /// Part of the wait in which no backend could serve the request.
     pub without_backend: Duration,
-    /// Time after which the client should retry, in seconds: queue position ÷ grants per second,
-    /// from 1 to 60.
+    /// Time after which the client should retry, in seconds, from 1 to 60.
     pub retry_after: u32,
 }
 
@@ -91,7 +90,6 @@ pub struct RejectedRequest<T> {
 #[derive(Debug, Default)]
 pub struct ExhaustedGroups {
     groups: Vec<CapacityGroup>,
-    /// Groups without capacity for requests that have begun.
     for_begun: Vec<CapacityGroup>,
     /// Groups from which the gate admits no further request, or without capacity for one.
     for_gated: Vec<CapacityGroup>,
@@ -101,14 +99,15 @@ pub struct ExhaustedGroups {
 /// more than later requests goes after those that arrive within 2 s. So no request waits for an unbounded
 /// number of smaller ones.
 const TIME_PER_TOKEN: Duration = Duration::from_millis(2);
-/// A request that has begun is ordered as if it had arrived this much earlier.
+/// Time by which a request that already has a part of its response is ordered before its arrival.
 const BEGUN_PRECEDENCE: Duration = Duration::from_mins(10);
 
 /// Factor by which the TTFT of a request may exceed its prediction.
 const TTFT_FACTOR: f64 = 2.0;
 
 /// The longest wait after which a request probably still meets its TTFT limit. `predicted_ttft`: its TTFT in
-/// seconds without the wait. It shortens the wait by at most half, so that requests with long prompts wait too.
+/// seconds without the wait. A long TTFT shortens the wait by at most half, so that requests with long prompts
+/// wait too.
 pub fn longest_wait(limit: Duration, predicted_ttft: f64) -> Duration {
     let expected = Duration::try_from_secs_f64(TTFT_FACTOR * predicted_ttft).unwrap_or(limit);
     limit.saturating_sub(expected.min(limit / 2))
@@ -124,6 +123,11 @@ impl<T> QueuedRequest<T> {
     /// Whether the request also waits for the gate.
     pub fn is_gated(&self, now: Instant) -> bool {
         self.gated_until.is_some_and(|until| now < until)
+    }
+
+    /// Whether the gate can hold the request until its deadline.
+    pub(super) fn is_held_to_end(&self) -> bool {
+        self.gated_until.is_some_and(|until| until >= self.deadline)
     }
 
     /// Time after the arrival of this request in which later requests with less work can go first. It is at

@@ -75,7 +75,7 @@ pub(super) fn request(
     }
 }
 
-/// Queues requests of tenant 1 with these numbers.
+/// Queues one request of tenant 1 for each of these numbers.
 pub(super) fn enter_all(
     queue: &mut AdmissionQueue<usize>,
     numbers: Range<usize>,
@@ -409,6 +409,26 @@ fn before_the_first_grant_the_past_wait_counts() {
     let later = begin + Duration::from_secs(3);
     assert_eq!(queue.refuse(id, later).unwrap().retry_after, 3);
     assert!(queue.refuse(id, later).is_none());
+}
+
+#[test]
+fn a_request_held_to_its_end_retries_soon() {
+    let begin = clock::epoch();
+    let mut queue = AdmissionQueue::new(10, 1);
+    let later = begin + Duration::from_secs(30);
+    let mut retry_after = |gated_until: Instant| {
+        let gated = QueuedRequest {
+            gated_until: Some(gated_until),
+            deadline: later,
+            ..request(0, 0, 1, begin)
+        };
+        let EnqueueOutcome::Waits(id) = queue.enter(gated, begin) else {
+            panic!()
+        };
+        queue.refuse(id, later).unwrap().retry_after
+    };
+    assert_eq!(retry_after(later), 1);
+    assert_eq!(retry_after(begin), 10, "one grant in the weighted time");
 }
 
 #[test]

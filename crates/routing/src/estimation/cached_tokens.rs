@@ -19,7 +19,7 @@ named_enum! {
 /// The cached part of a prompt, as the KV events of a backend show it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KnownPrefix {
-    /// Cached prompt tokens.
+    /// Number of prompt tokens that are cached.
     pub tokens: f64,
     /// Leading blocks of the prompt that are cached completely.
     pub blocks: u32,
@@ -29,7 +29,6 @@ pub struct KnownPrefix {
 
 /// The length of a prompt, and its part that is probably in the cache of one backend.
 pub(super) struct CachedTokens {
-    /// Tokens of the prompt.
     pub(super) prompt: f64,
     pub(super) cached: f64,
     pub(super) cached_blocks: u32,

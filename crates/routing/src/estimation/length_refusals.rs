@@ -1,4 +1,4 @@
-//! Prompts that were too long for an engine.
+//! The prompts that one engine refused because they were too long.
 
 use std::time::{Duration, Instant};
 use tokenweir_protocol::atomic::{AtomicF64, AtomicInstant};

@@ -1,10 +1,10 @@
-//! Numbers and constants that several estimates share.
+//! Constants and functions that several estimates share.
 
 use tokenweir_protocol::atomic::AtomicF64;
 
 /// Weight of one observation in a moving average.
 pub(super) const EMA_WEIGHT: f64 = 0.05;
-/// Greatest plausible number of tokens or requests from a metrics page, from KV events or from another gateway.
+/// Maximum plausible number of tokens or requests from a metrics page, from KV events or from another gateway.
 pub(super) const MAX_COUNT: f64 = 1e9;
 /// Factor by which the predicted time of a single request is often wrong.
 pub(super) const PREDICTION_ERROR: f64 = 2.0;
@@ -41,7 +41,7 @@ impl OptionalF64 {
         self.0.set(number.unwrap_or(f64::NAN));
     }
 
-    /// Updates a moving average. The first observation replaces no number.
+    /// Updates a moving average. If there is no number yet, the observation becomes the average.
     pub(super) fn average_in(&self, observation: f64) {
         self.0.average_in(observation, EMA_WEIGHT);
     }

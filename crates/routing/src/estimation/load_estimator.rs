@@ -25,9 +25,7 @@ use tokenweir_protocol::atomic::AtomicF64;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::Usage;
 
-use max_answering::MaxAnswering;
 use remote_prompts::RemotePrompts;
-pub use reported_queues::ReportedQueues;
 use token_gaps::TokenGaps;
 
 /// State from which the load of one backend is estimated. Times are seconds since `started`.
@@ -50,12 +48,10 @@ pub struct LoadEstimator {
     most_running: AtomicU32,
     /// Streams that have had a first output and are stalled now.
     stalled_streams: AtomicU32,
-    max_answering: MaxAnswering,
     /// Prompt tokens that the engine has to compute for the pending streams.
     backlog_tokens: AtomicU64,
     /// Tokens that the requests in flight may hold in the KV cache.
     kv_tokens: AtomicU64,
-    /// Time at which the last request was sent.
     last_sent_at: AtomicF64,
     /// Time at which a pending stream last had output or ended, or at which the backlog began.
     prefill_progress_at: AtomicF64,
@@ -72,7 +68,6 @@ pub struct LoadEstimator {
     /// prompt creates the table.
     prefix_table: OnceLock<PrefixTable>,
     other_backlogs: OtherBacklogs,
-    reported_queues: ReportedQueues,
     token_gaps: TokenGaps,
     remote_prompts: RemotePrompts,
     /// Must be the last field, because routing decisions do not read the end of `LearnedEstimates`.
@@ -116,7 +111,7 @@ impl LoadEstimator {
     }
 
     /// The estimated state of the backend for a prompt. The caller must set `position`, `part`, `weight`,
-    /// `has_adapter` and `key`.
+    /// `has_adapter`, `needs_adapter` and `key`.
     pub fn candidate(&self, prompt: &PromptFingerprint, now: Instant) -> Candidate {
         self.candidate_with(prompt, None, 0, clock::nanos(now))
     }
@@ -150,6 +145,7 @@ impl LoadEstimator {
             weight: 1,
             credit: self.credit(),
             has_adapter: true,
+            needs_adapter: false,
             key: 0,
             prompt: cached.prompt,
             cached: cached.cached,
@@ -240,7 +236,6 @@ impl LoadEstimator {
         }
         self.last_output_at.set(self.seconds(now));
         reservation.began = Some(now);
-        self.max_answering.on_first_output(&self.local_load());
         if let Some(id) = reservation.ticket.take() {
             self.pending_outputs.on_output(id);
         }
@@ -364,11 +359,12 @@ impl LoadEstimator {
         )
     }
 
-    /// Whether the engine may have no free slot: it is not idle, and has never been seen to run more requests
-    /// at once than it has now.
+    /// Whether the engine may have no free slot for the adapter of a request: it is not idle, and has never been
+    /// seen to run more requests at once than it has now. Without an adapter, a wait shows that the engine has
+    /// more load than the gateway knows.
     fn may_lack_slot(&self, candidate: &Candidate) -> bool {
         let had_slots = f64::from(self.most_running.load(Ordering::Relaxed));
-        candidate.running + candidate.waiting >= had_slots.max(1.0)
+        candidate.needs_adapter && candidate.running + candidate.waiting >= had_slots.max(1.0)
     }
 
     fn certainty_at(&self, now: f64) -> f64 {
@@ -388,10 +384,8 @@ impl LoadEstimator {
     }
 }
 
-mod max_answering;
 pub(super) mod remote_prefill;
 mod remote_prompts;
-mod reported_queues;
 mod reports;
 #[cfg(test)]
 mod tests;

@@ -48,7 +48,6 @@ pub struct ReportedLoad {
     pub sent_since: f64,
 }
 
-/// The estimated load of an engine.
 pub(super) struct EstimatedLoad {
     /// Number of requests of others at the engine.
     pub(super) external: f64,
@@ -70,13 +69,9 @@ pub(super) struct LastReport {
     running: AtomicF64,
     /// Capacity of the KV cache in tokens. 0: not known.
     kv_capacity_tokens: AtomicU64,
-    /// The value of [`LoadReport::tokens`].
     engine_tokens: OptionalF64,
-    /// The value of [`LocalLoad::in_flight`] at the time `reported_at`.
     local_in_flight: AtomicF64,
-    /// The value of [`LocalLoad::pending`] at the time `reported_at`.
     local_pending_output_count: AtomicF64,
-    /// The value of [`LocalLoad::tokens`] at the time `reported_at`.
     local_kv_tokens: AtomicF64,
     /// Moving average of the requests of others at the backend.
     external_requests_mean: AtomicF64,
@@ -135,7 +130,6 @@ impl LastReport {
             .is_some_and(|(before, tokens)| before.to_bits() != tokens.to_bits())
     }
 
-    /// Forgets the report.
     pub(super) fn forget(&self) {
         self.reported_at.set(None);
         self.kv_usage.set(None);

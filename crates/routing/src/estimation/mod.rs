@@ -18,8 +18,8 @@ mod reservation;
 
 pub use cached_tokens::{CachedSource, KnownPrefix};
 pub use learned_estimates::LearnedEstimates;
+pub use load_estimator::LoadEstimator;
 pub use load_estimator::remote_prefill::PredictedLeg;
-pub use load_estimator::{LoadEstimator, ReportedQueues};
 pub use load_report::{LoadReport, ReportedLoad, TokenGapSum};
 pub use other_backlogs::MAX_PEERS;
 pub use prefill_cost::PrefillCost;

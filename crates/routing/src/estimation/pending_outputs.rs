@@ -35,7 +35,6 @@ pub(super) struct PendingOutputs {
 
 #[derive(Debug, Default)]
 struct PendingQueue {
-    /// The id that was assigned last.
     last_id: u64,
     /// The requests, in the order in which they were sent.
     requests: VecDeque<PendingOutput>,

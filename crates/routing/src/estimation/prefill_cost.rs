@@ -35,7 +35,6 @@ impl Default for PrefillCost {
 }
 
 impl PrefillCost {
-    /// The default cost × `ratio`.
     pub(crate) fn at_ratio(ratio: f64) -> Self {
         let default = Self::default();
         Self {
@@ -44,7 +43,6 @@ impl PrefillCost {
         }
     }
 
-    /// The ratio to the default cost.
     pub(crate) fn ratio(&self) -> f64 {
         self.per_token / Self::default().per_token
     }
@@ -56,7 +54,7 @@ impl PrefillCost {
 }
 
 /// The learned ratio after a first output with `tokens` tokens to compute came after `seconds`. `freshness`:
-/// weight of the present ratio, from 0 to 1. 0: it is no observation.
+/// weight of the present ratio, from 0 to 1. 0: no output has been observed yet.
 ///
 /// An old ratio gives way to the observation. A fresh one changes by at most 5 %, so that one outlier does not
 /// exclude a backend from traffic. A sustained slowdown is still learned.
@@ -85,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_speed_is_learned() {
+    fn the_prefill_speed_of_a_backend_is_learned() {
         let mut random = fastrand::Rng::with_seed(1);
         let cost = learned((0..200).map(|_| {
             let tokens = random.f64() * 30_000.0;
@@ -116,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_ratio_gives_way() {
+    fn a_new_ratio_replaces_an_old_one() {
         let after = learned_ratio(8.0, 0.0, 0.05, 0.1);
         assert!((1.0..2.0).contains(&after), "{after}");
         let after = learned_ratio(1.0, 0.0, 30.0, 0.1);

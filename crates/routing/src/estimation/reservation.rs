@@ -7,7 +7,7 @@ use std::time::Instant;
 /// Sum over the requests of this gateway that are open at a backend.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LocalLoad {
-    /// Requests in flight.
+    /// Number of open requests.
     pub in_flight: u32,
     /// Streams in flight without a first output.
     pub pending: u32,
@@ -47,8 +47,8 @@ pub struct Reservation {
     pub(super) began: Option<Instant>,
     /// Identifies the request in the list of requests without output. `None`: the list does not contain it.
     pub(super) ticket: Option<PendingOutputId>,
-    /// Whether the request may wait for a slot of a sequence or of a LoRA adapter. When it was sent, the engine had
-    /// never been seen to run more requests at once than it then had.
+    /// Whether the request may wait for a slot of its LoRA adapter. When it was sent, the engine had never been
+    /// seen to run more requests at once than it then had.
     pub(super) may_lack_slot: bool,
     /// Weight of the learned prefill cost when the request was sent, from 0 to 1.
     pub(super) freshness: f64,

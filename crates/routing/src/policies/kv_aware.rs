@@ -1,5 +1,5 @@
-//! Policy `kv_aware`: picks the candidate with the least predicted time to first token (TTFT), with a charge for
-//! the delay of other requests.
+//! Policy `kv_aware`: picks the candidate with the least predicted time to first token (TTFT), with a charge
+//! for the delay of other requests.
 //!
 //! ```text
 //! prefill  = uncached × per_token
@@ -14,24 +14,23 @@
 //! full     = max(k − 0.9, 0) ÷ 0.1
 //! ```
 //!
-//! The first line of `cost` is the delay of this request and of those that wait behind its prefill. The
-//! numbers in brackets were measured without the term: the percentage points of goodput that are lost, and
-//! the TTFT p99, which is 8.5 s with all terms (`docs/benchmarks/routing.md`, "Terms").
+//! The first line of `cost` is the delay of this request and of those that wait behind its prefill. The numbers
+//! in brackets show a measurement without the term: the lost percentage points of goodput, and the TTFT p99,
+//! which is 8.5 s with all terms (`docs/benchmarks/routing.md`, "Terms").
 //!
-//! - `base` and `per_token` are learned from the first outputs of the backend, so a slower backend
-//!   gets fewer requests. While no output confirms it, an estimate moves towards the estimates of the
-//!   other candidates, see [`impute_missing_estimates`](crate::impute_missing_estimates).
+//! - `base` and `per_token` are learned from the first outputs of the backend, so a slower backend gets fewer
+//!   requests. While no output confirms it, an estimate moves towards the estimates of the other candidates,
+//!   see [`impute_missing_estimates`](crate::impute_missing_estimates).
 //! - `crowding` (1.8, 7.9 s for the prefill): a backend with more requests computes each step more slowly, and
 //!   a prefill there delays more outputs. `crowding` also counts waiting requests, because the requests of a
 //!   burst that have just been sent slow down the next steps. It is relative to the mean of all candidates, so
 //!   prefill does not outweigh the queue where all backends have many requests.
 //! - `waiting` (2.0, 9.3 s): in an M/M/1 queue, as many requests wait for a prefill as are in the queue.
-//! - `k` (eviction 0.3, 8.4 s): a prompt that is computed evicts other blocks, the more the fuller the cache
+//! - `k` (eviction 0.3, 8.4 s): computing a prompt evicts other blocks, and the more so the fuller the cache
 //!   is. Without this term, small and empty caches stay overloaded (`overload_tests.rs` in `lab`).
-//! - `full` (0.2, 8.2 s): a request makes the engine preempt others in a full cache, however short its
-//!   prefill. With this term, two real engines had 4 preemptions instead of 14. The factor
-//!   `uncached ÷ prompt` keeps a request at a full backend that has its prefix. From 0.1 to 5 s the value of
-//!   `pressure` does not matter.
+//! - `full` (0.2, 8.2 s): a request makes the engine preempt others in a full cache, however short its prefill.
+//!   With this term, two real engines had 4 preemptions instead of 14. The factor `uncached ÷ prompt` keeps a
+//!   request at a full backend that has its prefix. From 0.1 to 5 s the value of `pressure` does not matter.
 //! - `adapter` counts if the backend has not loaded the LoRA adapter of the request.
 //!
 //! `docs/decisions/0014-routing-cost.md` lists the terms that were measured and left out.
@@ -280,7 +279,6 @@ pub(super) struct Parts {
 }
 
 impl Decision<'_> {
-    /// Cost of each candidate.
     pub(super) fn costs(&self) -> impl Iterator<Item = f64> + Clone {
         self.parts.iter().map(|parts| parts.cost)
     }

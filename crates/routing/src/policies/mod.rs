@@ -1,4 +1,4 @@
-//! The routing policies. Each policy is a pure function from candidates and a request to a choice.
+//! The routing policies. Each policy is a pure function that chooses among candidates for a request.
 
 pub mod kv_aware;
 pub(super) mod least_requests;

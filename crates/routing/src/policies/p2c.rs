@@ -11,7 +11,7 @@ use crate::{Candidate, PolicyChoice, RoutingRequest};
 pub(crate) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
     let count = candidates.len() as u64;
     let first = (request.seed % count) as usize;
-    // The second is drawn from the other candidates, so that the two differ.
+    // The second candidate is drawn from the others, so that the two differ.
     let offset = (request.seed >> 32) % (count - 1) + 1;
     let second = ((request.seed % count + offset) % count) as usize;
     let mean_tokens = mean_tokens(candidates);

@@ -7,7 +7,6 @@ use crate::{Candidate, Policy, PolicyChoice, PrefillCost, RoutingRequest, mix};
 use std::collections::BTreeMap;
 
 const DECISIONS: u64 = 4_000;
-/// Number of tokens in one block of the prompt.
 const BLOCK_TOKENS: f64 = 128.0;
 
 struct Decision {

@@ -6,7 +6,7 @@ use crate::Candidate;
 /// are not more accurate.
 const TIE_TOLERANCE: (f64, f64) = (0.05, 0.005);
 
-/// The greatest cost that ties with the lowest cost `least`.
+/// The maximum cost that ties with the lowest cost `least`.
 pub fn tie_limit(least: f64) -> f64 {
     least + TIE_TOLERANCE.0 * least + TIE_TOLERANCE.1
 }

@@ -24,7 +24,6 @@ const WAYS: usize = 8;
 /// overwritten before its age wraps around.
 const AGE_BITS: u32 = 24;
 const AGE_MASK: u32 = (1 << AGE_BITS) - 1;
-/// Value of an empty slot.
 const EMPTY: u64 = 0;
 /// Minimum and maximum number of slots: 2 KiB to 1 MiB per table.
 const SLOT_COUNT_RANGE: std::ops::RangeInclusive<usize> = 1 << 8..=1 << 17;
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_new_blocks_as_fit_evict() {
+    fn a_cache_of_new_blocks_evicts_old_ones() {
         let table = PrefixTable::new(1_000);
         let old = blocks(1, 100);
         let new = blocks(2, 400);
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_is_bounded_and_clearing_empties() {
+    fn the_size_is_bounded_and_clearing_removes_all() {
         assert_eq!(PrefixTable::new(usize::MAX).bytes(), 1 << 20);
         let table = PrefixTable::new(0);
         let prompt = blocks(3, 64);

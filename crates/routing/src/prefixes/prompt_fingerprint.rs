@@ -65,7 +65,7 @@ impl PromptFingerprint {
         }
     }
 
-    /// The estimated number of tokens of the prompt. `tokens_per_byte`: for text.
+    /// The estimated number of tokens of the prompt. `tokens_per_byte`: the ratio for text.
     pub fn tokens(&self, tokens_per_byte: f64) -> f64 {
         if self.media == 0 {
             return self.bytes as f64 * tokens_per_byte;
@@ -74,7 +74,7 @@ impl PromptFingerprint {
         text * tokens_per_byte + self.media as f64 * TOKENS_PER_MEDIA_BYTE
     }
 
-    /// The estimated mean number of tokens of a block. `tokens_per_byte`: for text.
+    /// The estimated mean number of tokens of a block. `tokens_per_byte`: the ratio for text.
     pub fn block_tokens(&self, tokens_per_byte: f64) -> f64 {
         let of_prompt = if self.media == 0 {
             tokens_per_byte
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_hash_depends_on_the_rest() {
+    fn the_whole_hash_depends_on_the_remaining_bytes() {
         let text = "t".repeat(600);
         let [a, b] = ["x", "y"].map(|end| prompt(1, &[&format!("{text}{end}")]));
         assert_eq!(a.blocks, b.blocks);

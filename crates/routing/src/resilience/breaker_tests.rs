@@ -24,7 +24,7 @@ fn fail(breaker: &CircuitBreaker, times: u32, now: Instant) -> u32 {
 }
 
 #[test]
-fn consecutive_failures_eject_and_a_success_resets() {
+fn consecutive_failures_eject_and_a_success_resets_them() {
     let (breaker, now) = breaker();
     assert_eq!(fail(&breaker, 4, now), 0);
     breaker.on_answer(now);
@@ -110,7 +110,7 @@ fn a_half_open_breaker_admits_one_request() {
 }
 
 #[test]
-fn an_earlier_requests_success_closes_nothing() {
+fn the_success_of_earlier_requests_closes_no_breaker() {
     let (breaker, now) = breaker();
     fail(&breaker, 5, now);
     assert!(!breaker.on_answer(now + SECOND));

@@ -67,7 +67,6 @@ struct BreakerInner {
     consecutive_failures: u32,
     /// Number of successive ejections without a healthy period between them. It determines the ejection time.
     ejections: u32,
-    /// Number of all ejections.
     total_ejections: u64,
     /// When a success or a health check last ended an ejection. `None`: never.
     closed_at: Option<Instant>,
@@ -78,7 +77,7 @@ struct BreakerInner {
 }
 
 named_enum! {
-    /// State of a circuit breaker.
+    /// Whether the circuit breaker lets requests through.
     #[derive(Hash)]
     pub enum BreakerState {
         /// The backend gets requests.
@@ -92,7 +91,6 @@ named_enum! {
     }
 }
 
-/// Maximum duration of an ejection.
 const MAX_EJECTION_TIME: Duration = Duration::from_mins(5);
 /// Time for which an overloaded or paused backend gets no requests, unless the backend states another time.
 const OVERLOAD_BACKOFF: Duration = Duration::from_secs(1);
@@ -125,7 +123,7 @@ impl Default for CircuitBreakerSettings {
 }
 
 impl CircuitBreaker {
-    /// A closed breaker.
+    /// Creates a breaker that lets all requests through.
     pub fn new(settings: CircuitBreakerSettings, now: Instant) -> Self {
         Self {
             open_until: AtomicInstant::default(),
@@ -134,12 +132,12 @@ impl CircuitBreaker {
         }
     }
 
-    /// Current settings.
+    /// The settings of the last [`Self::set`].
     pub fn settings(&self) -> CircuitBreakerSettings {
         lock(&self.inner).settings
     }
 
-    /// Replaces the settings.
+    /// Replaces the settings. The present state stays.
     pub fn set(&self, settings: CircuitBreakerSettings) {
         lock(&self.inner).settings = settings;
     }
@@ -287,7 +285,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Current state.
+    /// The state now. An open breaker whose time is over stays open until its next request.
     pub fn state(&self) -> BreakerState {
         if self.open_until.get().is_none() {
             return BreakerState::Closed;

@@ -11,7 +11,7 @@ pub struct DownKind {
     pub remedy: &'static str,
 }
 
-/// All kinds. If an error text matches several kinds, the first counts.
+/// All kinds. If an error text matches several kinds, the first of them is used.
 const KINDS: [DownKind; 14] = [
     // The host name of the backend has no address.
     DownKind {
@@ -139,7 +139,7 @@ const KINDS: [DownKind; 14] = [
 ];
 
 impl DownKind {
-    /// Whether what is between the gateway and the backend can be the cause.
+    /// Whether the cause can be in the network or a proxy between the gateway and the backend.
     pub fn may_be_between(&self) -> bool {
         let mut texts = self.texts.iter();
         texts.any(|text| ["unreachable", "Closed"].contains(text))

@@ -73,7 +73,7 @@ pub enum FailoverPolicy {
 /// Effect of a failure on the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakerAction {
-    /// The failure has no effect.
+    /// The backend stays as it is.
     Nothing,
     /// The backend is marked as down until a health check succeeds.
     MarkDown,

@@ -1,5 +1,5 @@
-//! The prompts whose streams a backend has just cut. A client repeats such a request, and prefix affinity would
-//! lead it to the same backend again.
+//! The prompts whose streams a backend has just cut. If a client repeats such a request, prefix affinity would
+//! choose the same backend again.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn small_pools_and_some_policies_get_all() {
+    fn small_pools_and_some_policies_get_all_backends() {
         let small = sampler(MAX_UNSAMPLED_BACKENDS);
         let positions = all(MAX_UNSAMPLED_BACKENDS);
         assert_eq!(

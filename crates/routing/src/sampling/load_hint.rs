@@ -94,7 +94,6 @@ impl LoadHintTable {
         size_of_val(&*self.0)
     }
 
-    /// Hint of the backend at a position.
     pub(super) fn at(&self, position: usize) -> LoadHint {
         LoadHint(
             self.0
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_ttft_is_a_greater_hint() {
+    fn a_longer_ttft_gives_a_greater_hint() {
         let backlogs = [0.0, 500.0, 5_000.0, 1e6, 1e300, f64::NAN];
         let hints = backlogs.map(|backlog| {
             hint_for(&Candidate {
@@ -141,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_idle_has_the_least_hint() {
+    fn the_longest_idle_backend_has_the_least_hint() {
         let slower = Candidate {
             backlog: 0.01,
             ..idle_candidate()
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_position_outside_has_an_idle_hint() {
+    fn positions_outside_the_table_have_idle_hints() {
         let table = LoadHintTable::new();
         table.set(3, LoadHint::UNAVAILABLE);
         table.set(MAX_POSITIONS, LoadHint::UNAVAILABLE);

@@ -17,7 +17,6 @@ pub(super) struct BlockTable {
 #[derive(Debug)]
 struct Block {
     tokens: u64,
-    /// Number of contexts that have the block.
     users: u32,
     /// The sum of the numbers of these contexts. With one user, its number.
     user_sum: u64,
@@ -51,7 +50,6 @@ impl Hasher for BlockHasher {
 }
 
 impl BlockTable {
-    /// Number of different blocks.
     pub(super) fn len(&self) -> usize {
         self.blocks.len()
     }
@@ -62,7 +60,6 @@ impl BlockTable {
         blocks.partition_point(|hash| self.blocks.contains_key(hash))
     }
 
-    /// Adds a block of `tokens` tokens to a context.
     pub(super) fn add(&mut self, hash: u64, context: ContextId, tokens: u64) -> OwnTokens {
         let Some(block) = self.blocks.get_mut(&hash) else {
             self.blocks.insert(
@@ -88,7 +85,6 @@ impl BlockTable {
         }
     }
 
-    /// Removes a block from a context that has it.
     pub(super) fn remove(&mut self, hash: u64, context: ContextId) -> OwnTokens {
         let Some(block) = self.blocks.get_mut(&hash) else {
             return OwnTokens::Same;

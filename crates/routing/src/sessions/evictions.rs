@@ -3,12 +3,13 @@
 //! ```text
 //! lost      tokens of the last prompt of a session that an engine computed again for the next turn, if they are
 //!           more than a fifth of that prompt
-//! begins    lost tokens are more than half of all prompt tokens that engines computed, and where objectives apply,
-//!           more than a quarter of the turns missed one: sessions wait for room. Where none apply, also if the sessions
-//!           need 1.25 × the capacity
+//! begins    lost tokens are more than half of all prompt tokens that engines computed, more than two thirds of the turns
+//!           continue a session, and where objectives apply, more than a quarter of the turns missed one: sessions wait
+//!           for room. Where none apply, also if the sessions need 1.25 × the capacity
 //! ends      lost tokens are at most half of the computed ones, and no turn has had to wait for 30 s
 //! ```
 //!
+//! Where many turns begin a session, a wait makes more turns late than it keeps in time.
 //! While sessions wait, engines keep what others need, so the end cannot depend on lost tokens alone. As long as most
 //! turns meet their objectives, engines can afford what they compute again, and a wait would only make turns late.
 
@@ -21,6 +22,10 @@ pub(super) struct Evictions {
     /// Moving averages of the prompt tokens that engines computed for a turn, and of those that were lost.
     computed: f64,
     lost: f64,
+    /// Moving averages of the shares of the turns that continue a session, and that begin one, while no session waits:
+    /// the wait itself leaves out sessions, whose next turns then seem to begin one.
+    continued: f64,
+    begun: f64,
     /// Number of turns in these averages. 0: engines do not report cached tokens.
     turns: u64,
     /// Moving average of the share of the turns that missed an objective. `None`: no objective applies.
@@ -32,6 +37,8 @@ pub(super) struct Evictions {
 const COMPUTED_AGAIN: f64 = 0.2;
 /// Share of the computed tokens that may be lost ones.
 const TOLERATED_LOSS: f64 = 0.5;
+/// Least number of turns that continue a session, for each one that begins one.
+const MIN_CONTINUED: f64 = 2.0;
 /// Share of the turns that may miss an objective.
 const TOLERATED_MISSES: f64 = 0.25;
 /// Need, as a share of the capacity, from which engines must evict even if the estimate is a fifth too high.
@@ -44,6 +51,18 @@ const MIN_TURNS: u64 = 20;
 const PAUSE: Duration = Duration::from_secs(30);
 
 impl Evictions {
+    /// Evictions that many turns have shown.
+    #[cfg(test)]
+    pub(super) fn shown() -> Self {
+        Self {
+            computed: 1e12,
+            lost: 1e12,
+            turns: MIN_TURNS,
+            has_begun: true,
+            ..Self::default()
+        }
+    }
+
     /// A turn has ended. Its session had a prompt of `known` tokens before. 0: it is the first turn, or the number is
     /// not known.
     pub(super) fn learn(&mut self, known: u64, tokens: &TurnTokens) {
@@ -61,8 +80,14 @@ impl Evictions {
         }
         self.computed += WEIGHT * (computed - self.computed);
         self.lost += WEIGHT * (lost - self.lost);
+        if !self.has_begun {
+            let is_continued = f64::from(u8::from(known > 0));
+            self.continued += WEIGHT * (is_continued - self.continued);
+            self.begun += WEIGHT * (1.0 - is_continued - self.begun);
+        }
         self.turns += 1;
-        self.has_begun |= self.turns >= MIN_TURNS && self.is_evicting() && self.is_needed();
+        let is_shown = self.turns >= MIN_TURNS && self.is_evicting() && self.is_needed();
+        self.has_begun |= is_shown && self.continued > MIN_CONTINUED * self.begun;
     }
 
     /// Begins the wait for room if the sessions need more than caches can hold, and ends it if engines keep what
@@ -76,14 +101,14 @@ impl Evictions {
         self.has_begun &= is_held || self.is_evicting();
     }
 
-    /// Whether sessions wait for room. If engines do not report cached tokens, they wait whenever that may help.
+    /// Whether sessions wait for room.
     pub(super) fn hold_sessions(&self) -> bool {
-        self.has_begun || self.turns == 0 && self.is_needed()
+        self.has_begun
     }
 
     /// Whether more turns miss their objectives than may, so that a wait can help. Always, where no objective applies.
     /// Turns that waited count, too: the wait then lasts until others are in time.
-    pub(super) fn is_needed(&self) -> bool {
+    fn is_needed(&self) -> bool {
         self.missed.is_none_or(|missed| missed > TOLERATED_MISSES)
     }
 

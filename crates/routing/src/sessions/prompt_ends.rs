@@ -27,7 +27,6 @@ impl PromptEnds {
         self.by_block.is_empty()
     }
 
-    /// Adds a context with this prompt.
     pub(super) fn insert(&mut self, prompt: &PromptFingerprint, context: ContextId) {
         let bytes = prompt.bytes;
         if let Some(block) = prompt.blocks.last() {
@@ -36,7 +35,6 @@ impl PromptEnds {
         }
     }
 
-    /// Removes a context, which has this prompt.
     pub(super) fn remove(&mut self, prompt: &PromptFingerprint, context: ContextId) {
         let bytes = prompt.bytes;
         let Some(block) = prompt.blocks.last() else {

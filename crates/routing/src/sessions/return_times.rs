@@ -24,7 +24,6 @@ struct Interval {
     until: Duration,
     /// Sessions that had not returned before the interval.
     idle: f64,
-    /// Those of them that returned in it.
     returned: f64,
 }
 
@@ -76,12 +75,10 @@ impl ReturnTimes {
             .partition_point(|interval| interval.until <= idle)
     }
 
-    /// A session has not returned in this interval.
     pub(super) fn stayed_away(&mut self, interval: usize) {
         self.count(interval, 0.0);
     }
 
-    /// A session has returned in this interval.
     pub(super) fn returned(&mut self, interval: usize) {
         self.count(interval, 1.0);
     }

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! - A turn that continues a context, or that belongs to the session of a live one, runs.
-//! - Any other turn runs while engines keep what returning sessions need, or turns meet their objectives (`evictions`).
-//!   A turn with more than an eighth of the capacity waits also before engines evict.
+//! - Any other turn runs while nothing shows that engines evict what returning sessions need, or turns meet their
+//!   objectives (`evictions`).
 //! - Then it runs if it fits into the capacity beside the need when all have grown as sessions do, or if no
 //!   turn is running. Else it waits.
 //! - A turn that has waited too long runs, although it does not fit, or is refused if it misses its objective.
@@ -81,7 +81,6 @@ struct Context {
     session: Option<u64>,
     /// Tokens of the blocks that no other context has.
     own_tokens: u64,
-    /// Tokens of all blocks.
     block_tokens: u64,
     /// Tokens of the prompt after its last block, and of the response.
     other_tokens: u64,
@@ -105,9 +104,6 @@ const MAX_BLOCKS: usize = 1 << 20;
 /// Maximum number of contexts of one named session whose further turns run at once. A client could otherwise let
 /// all its requests pass under one name.
 const MAX_PARALLEL: usize = 16;
-/// Share of the capacity above which a new session waits for room also before engines evict: it would evict many
-/// others before any of them shows it.
-const LARGE_SHARE: f64 = 0.125;
 /// Factor of the capacity up to which the sessions in progress are remembered while none waits for room.
 const UNHELD: f64 = 4.0;
 /// Bytes that a next turn adds at least, however long the response was: clients may leave out its reasoning.
@@ -144,6 +140,11 @@ impl WorkingSet {
         }
     }
 
+    /// Whether new sessions wait for room.
+    pub fn holds_sessions(&self) -> bool {
+        self.evictions.hold_sessions()
+    }
+
     /// Whether no session is live.
     pub fn is_empty(&self) -> bool {
         self.contexts.is_empty()
@@ -156,11 +157,7 @@ impl WorkingSet {
         if self.need.computed_at.is_none_or(due) {
             self.forget_ended(now);
             self.need = self.compute_need(now);
-            if let Some(capacity) = self.capacity {
-                let held = self.held.map(|held| held.last);
-                let share = self.need.tokens / capacity.max(1) as f64;
-                self.evictions.judge(share, held, now);
-            }
+            self.judge_evictions(now);
             if let Some(limit) = self.limit() {
                 self.make_room(0.0, limit, now);
             }
@@ -174,20 +171,18 @@ impl WorkingSet {
             return TurnKind::Unlimited;
         };
         let need = self.need(now);
+        self.judge_evictions(now);
         if self.is_of_live_session(turn) {
             return TurnKind::OfLiveSession;
         }
         let added = self.added_tokens(turn);
         let tokens = need.grown_tokens + self.growth.grown(added);
-        let capacity = capacity as f64;
-        let is_large = added > LARGE_SHARE * capacity && self.evictions.is_needed();
-        let may_wait = self.evictions.hold_sessions() || is_large;
-        if self.running == 0 || tokens <= capacity || !may_wait {
-            TurnKind::Fits
-        } else {
-            self.hold(now);
-            TurnKind::Waits
+        let fits = self.running == 0 || tokens <= capacity as f64;
+        if fits || !self.holds_sessions() {
+            return TurnKind::Fits;
         }
+        self.hold(now);
+        TurnKind::Waits
     }
 
     /// Counts a turn that runs. `makes_room`: it runs although it does not fit, so idle contexts are left out.
@@ -252,11 +247,17 @@ impl WorkingSet {
     /// The tokens that the sessions in progress may occupy. `None`: the capacity is not known.
     fn limit(&self) -> Option<f64> {
         let capacity = self.capacity? as f64;
-        if self.evictions.hold_sessions() {
+        if self.holds_sessions() {
             Some(capacity)
         } else {
             Some(UNHELD * capacity)
         }
+    }
+
+    fn judge_evictions(&mut self, now: Instant) {
+        let held = self.held.map(|held| held.last);
+        let capacity = self.capacity.map_or(f64::INFINITY, |it| it.max(1) as f64);
+        self.evictions.judge(self.need.tokens / capacity, held, now);
     }
 
     fn hold(&mut self, now: Instant) {
@@ -449,7 +450,6 @@ impl WorkingSet {
         }
     }
 
-    /// Removes an idle context.
     fn remove(&mut self, id: ContextId) {
         let Some(context) = self.contexts.remove(&id) else {
             return;
@@ -504,7 +504,6 @@ impl Context {
         self.idle_since.is_some() && is_next
     }
 
-    /// The tokens that no other context has.
     fn tokens(&self) -> u64 {
         self.own_tokens + self.other_tokens
     }

@@ -33,7 +33,6 @@ pub struct CostModel {
     pub tokenize_seconds: f64,
 }
 
-/// The work of one batch, from which its time is computed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct BatchWork {
     pub(super) prefill_tokens: u32,

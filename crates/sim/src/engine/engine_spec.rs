@@ -22,7 +22,7 @@ pub struct EngineSpec {
     pub decode_sequence: Duration,
     /// Time added by each token of context that attention reads.
     pub kv_token: Duration,
-    /// Greatest number of LoRA adapters in a batch: vLLM's `--max-loras`.
+    /// Maximum number of LoRA adapters in a batch: vLLM's `--max-loras`.
     pub max_loras: u32,
     /// Time to load an adapter that is in no slot. The whole batch waits for it.
     pub adapter_load: Duration,
@@ -52,7 +52,6 @@ impl EngineSpec {
         self.blocks.saturating_mul(self.block_size)
     }
 
-    /// Time of one step that computes `work`.
     pub(super) fn step_duration(&self, work: &BatchWork, random: &mut fastrand::Rng) -> Duration {
         let model = &self.cost_model;
         let memory = self.step_base

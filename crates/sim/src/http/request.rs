@@ -96,7 +96,6 @@ pub(super) struct GenerationWork {
 }
 
 impl GenerationWork {
-    /// Number of tokens of all prompts.
     pub(super) fn prompt_tokens(&self) -> u32 {
         self.prompts.iter().map(SimulatedPrompt::token_count).sum()
     }

@@ -70,7 +70,7 @@ impl Default for EngineTelemetry {
 }
 
 impl EngineTelemetry {
-    /// Records the tokens of a step.
+    /// Adds the latencies of the tokens of a step to the histograms.
     pub fn record_step(&mut self, step: &EngineStep) {
         for token in &step.tokens {
             match token.nth {
@@ -82,7 +82,7 @@ impl EngineTelemetry {
         }
     }
 
-    /// Records a finished sequence.
+    /// Adds the times and the finish reason of a finished sequence.
     pub fn record_finished(&mut self, times: &FinishedSequence, finish: SimulatedFinishReason) {
         let &FinishedSequence {
             arrived,

@@ -11,7 +11,6 @@ use tokio::net::TcpListener;
 
 use crate::engine::{CacheChange, StoredBlock};
 
-/// Publishes the KV events of one engine.
 #[derive(Debug)]
 pub(crate) struct KvEventPublisher {
     publisher: Publisher,
@@ -22,9 +21,9 @@ pub(crate) struct KvEventPublisher {
 /// The ports at which the KV events of one engine are published.
 #[derive(Debug, Clone, Copy)]
 pub struct KvEventPorts {
-    /// Port of new messages.
+    /// Port at which the engine publishes new messages.
     pub live: u16,
-    /// Port of replays.
+    /// Port at which the engine replays earlier messages.
     pub replay: u16,
 }
 
@@ -52,7 +51,6 @@ impl KvEventPublisher {
         self.ports
     }
 
-    /// The document of `/kv_event_sources`.
     pub(crate) fn sources(&self) -> String {
         let source = json!({
             "enable_kv_cache_events": true,

@@ -32,7 +32,6 @@ pub(crate) struct RequestSpan {
     pub(crate) parent: Option<TraceParent>,
     pub(crate) request_id: String,
     pub(crate) prompt_tokens: u32,
-    /// Number of output tokens of all choices.
     pub(crate) output_tokens: u32,
     /// Maximum number of output tokens per choice.
     pub(crate) max_tokens: u32,
@@ -105,7 +104,6 @@ impl RequestSpanExporter {
     }
 }
 
-/// The attributes of a span, with vLLM's names.
 fn attributes(span_data: &RequestSpan, times: &FinishedSequence) -> Vec<KeyValue> {
     let &FinishedSequence {
         arrived,

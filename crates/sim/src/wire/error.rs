@@ -16,7 +16,7 @@ pub struct VllmError {
 const VALIDATION_ERROR_TYPE: &str = "Bad Request";
 
 impl VllmError {
-    /// 404: the model is not served.
+    /// The status 404 for a model that is not served.
     pub fn unknown_model(model: &str, served: &[String]) -> Self {
         let aliases = served.join(", ");
         let message = format!("The model `{model}` does not exist. Valid aliases: {aliases}.");
@@ -43,7 +43,7 @@ impl VllmError {
         }
     }
 
-    /// 400: `stream_options` without `stream`.
+    /// The status 400 for `stream_options` in a request without `stream`.
     pub fn stream_options() -> Self {
         let message = "Stream options can only be defined when `stream=True`.";
         let message = format!("{message} (parameter=stream_options)");
@@ -56,13 +56,13 @@ impl VllmError {
         }
     }
 
-    /// 400: the content type is not JSON.
+    /// The status 400 for a content type other than JSON.
     pub fn content_type() -> Self {
         let detail = "Unsupported Media Type: Only 'application/json' is allowed";
         Self::validation_error(detail, None)
     }
 
-    /// 400: the body is empty.
+    /// The status 400 for an empty body.
     pub fn empty_body() -> Self {
         let detail = "{'type': 'missing', 'loc': 'body', 'msg': 'Field required', 'input': 'None'}";
         Self::validation_error(detail, Some("body".to_owned()))

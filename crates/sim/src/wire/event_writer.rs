@@ -6,10 +6,9 @@ use super::wire_format::{ChoiceChunk, EventContext};
 use crate::generation_progress::GenerationProgress;
 use bytes::BytesMut;
 
-/// What [`EventWriter::next`] has done.
+/// The result of [`EventWriter::next`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextEvent {
-    /// One event was written.
     Event,
     /// No event was written, because the next event needs more tokens from the engine.
     Wait,
@@ -25,7 +24,6 @@ pub(crate) struct EventWriter {
     stage: StreamStage,
     /// Number of events written in the current stage (opening, chunks or closing).
     stage_index: usize,
-    /// Number of events written in the stream.
     sequence_number: u32,
     /// Number of tokens written for each choice.
     sent: Vec<u32>,

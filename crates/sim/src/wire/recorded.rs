@@ -125,5 +125,4 @@ pub(super) const CHAT_CONTINUOUS: [&str; 3] = [
     r#"data: {"id":"chatcmpl-b1e0a9ca914d8d13","object":"chat.completion.chunk","created":1795191576,"model":"tiny","choices":[{"index":0,"delta":{"content":"H"},"logprobs":null,"finish_reason":null,"token_ids":null}],"usage":{"prompt_tokens":13,"total_tokens":14,"completion_tokens":1,"completion_tokens_details":{"reasoning_tokens":0}}}"#,
     r#"data: {"id":"chatcmpl-b1e0a9ca914d8d13","object":"chat.completion.chunk","created":1795191576,"model":"tiny","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop","stop_reason":null,"token_ids":null}],"usage":{"prompt_tokens":13,"total_tokens":37,"completion_tokens":24,"completion_tokens_details":{"reasoning_tokens":0}}}"#,
 ];
-/// The finish chunk of a chat stream that stopped.
 pub(super) const CHAT_STOP: &str = r#"data: {"id":"chatcmpl-8c28b332885f353f","object":"chat.completion.chunk","created":1795191576,"model":"tiny","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop","stop_reason":null,"token_ids":null}],"system_fingerprint":"vllm-0.32.0-f0a48782"}"#;

@@ -7,11 +7,11 @@ use crate::text::{SimulatedFinishReason, SimulatedOutput};
 pub enum GenerationApi {
     /// `/v1/chat/completions`
     Chat,
-    /// `/v1/completions`
+    /// The API `/v1/completions`.
     Completions,
-    /// `/v1/responses`
+    /// The API `/v1/responses`.
     Responses,
-    /// `/v1/messages`
+    /// The API `/v1/messages`.
     Messages,
 }
 

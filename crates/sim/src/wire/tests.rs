@@ -54,7 +54,6 @@ fn stream(reply: SimulatedResponse) -> String {
     String::from_utf8(written.to_vec()).expect("text")
 }
 
-/// Replaces the words of a recording by those of the simulated output.
 fn with_simulated_words(recorded: &str, words: &[&str], output: SimulatedOutput) -> String {
     let recorded_text = quoted(&words.concat());
     let mut text = recorded.replace(&recorded_text, &quoted(&output.text()));

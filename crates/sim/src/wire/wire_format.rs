@@ -31,7 +31,6 @@ pub(super) trait WireFormat {
     /// Writes the closing event with the index `context.stage_index`. Returns false if the format has no such
     /// event.
     fn write_closing(&self, context: &EventContext<'_>, out: &mut BytesMut) -> bool;
-    /// Writes the body of a response that is not a stream.
     fn write_body(&self, reply: &SimulatedResponse, cached_tokens: u32, out: &mut BytesMut);
 }
 
@@ -48,12 +47,9 @@ pub(super) struct EventContext<'a> {
     pub(super) sequence_number: u32,
 }
 
-/// New tokens of one choice.
 pub(super) struct ChoiceChunk<'a> {
     pub(super) choice: usize,
-    /// The text of the new tokens.
     pub(super) text: &'a str,
-    /// Number of tokens of this choice, including the new tokens.
     pub(super) tokens: u32,
     /// The finish reason. `None`: the choice has not finished.
     pub(super) finish: Option<SimulatedFinishReason>,

@@ -5,7 +5,7 @@ use ratatui::text::Line;
 use tokenweir_api::History;
 
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Screens with fewer columns than this show no history.
+/// Minimum number of columns of a screen that shows history.
 const MIN_WIDTH: u16 = 60;
 /// Columns before each plot, for its name and its maximum.
 const LABEL_WIDTH: usize = 38;
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn short_histories_and_narrow_screens_have_none() {
+    fn short_histories_and_narrow_screens_have_no_plot() {
         let history = |intervals| History {
             interval_seconds: 10.0,
             requests: vec![10; intervals],

@@ -18,7 +18,6 @@ pub struct FrameOptions {
 pub(super) const WIDE_COLUMNS: u16 = 60;
 
 impl FrameOptions {
-    /// The style of a text with this tone.
     pub(super) fn tone_style(self, tone: CellTone) -> Style {
         if !self.has_colour {
             return match tone {

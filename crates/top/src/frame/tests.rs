@@ -275,7 +275,7 @@ fn the_state_of_each_backend_is_shown() {
 }
 
 #[test]
-fn a_wide_screen_shows_more() {
+fn a_wide_screen_shows_more_columns_and_figures() {
     let wide = render_screen(&state_with_snapshot(), 200, 40);
     let figures = "5% failed   0% 4xx   25% refused";
     let verdict = "critical  gpu-1: The KV cache is too small.  [kv_thrashing]";
@@ -294,7 +294,7 @@ fn a_low_screen_shows_only_the_current_pane() {
 }
 
 #[test]
-fn no_size_panics() {
+fn no_screen_size_causes_a_panic() {
     assert!(has_line_with(
         &render_screen(&state_with_snapshot(), 20, 10),
         "too small"

@@ -14,7 +14,6 @@ use std::collections::VecDeque;
 
 type PodEvents = BoxStream<'static, watcher::Result<Event<Pod>>>;
 
-/// The watches of one `InferencePool` and of its pods.
 struct PoolWatch {
     client: Client,
     namespace: String,
@@ -22,7 +21,7 @@ struct PoolWatch {
     /// The pods that the pool selects, and the watch of these pods. `None`: the pool is not known
     /// yet.
     selected: Option<(PoolTarget, PodEvents)>,
-    /// Events that are reported before the watches are read again.
+    /// Events that are returned before further events of the watches are read.
     pending: VecDeque<Event<EndpointSlice>>,
 }
 
@@ -116,12 +115,12 @@ impl PoolWatch {
     }
 }
 
-/// The next item of a stream that does not end. Without a stream, the future never completes.
+/// The next item of a stream that never ends. If there is no stream, the future never completes.
 async fn next_of<S: Stream + Unpin>(stream: Option<&mut S>) -> S::Item {
     match stream {
         Some(stream) => match stream.next().await {
             Some(item) => item,
-            // A watcher retries without end, so its stream does not end.
+            // A watcher retries forever, so its stream never ends.
             None => std::future::pending().await,
         },
         None => std::future::pending().await,

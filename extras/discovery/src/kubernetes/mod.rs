@@ -38,14 +38,14 @@ pub struct ServiceWatcher {
     last_reported: Option<Vec<DiscoveredBackend>>,
     /// The time of the last failure. `None`: no request has failed since the last event.
     last_failure: Option<Instant>,
-    /// Whether the last reported change is a problem.
+    /// Whether the last reported change was a problem.
     has_problem: bool,
 }
 
 /// Why no Kubernetes client can be created.
 #[derive(Debug, thiserror::Error)]
 pub enum KubernetesClientError {
-    /// No usable kubeconfig and no service account.
+    /// There is neither a usable kubeconfig nor a service account.
     #[error("no Kubernetes credentials: neither a kubeconfig nor a service account is usable")]
     Configuration(#[from] InferConfigError),
     /// The client cannot be created.
@@ -70,11 +70,10 @@ const MAX_REQUESTS_PER_SECOND: u64 = 5;
 const FAILURE_LOG_INTERVAL: Duration = Duration::from_mins(2);
 
 impl ServiceWatcher {
-    /// Creates a source that watches a Service or a pool. Without a configured API server, it uses that of
-    /// `KUBECONFIG` or `~/.kube/config`, or else of the cluster that this pod runs in, and without a
-    /// configured namespace that of this pod or of the current kubeconfig context. Must be called inside
-    /// a Tokio runtime.
-    /// [`Self::changed`] sends the first request.
+    /// Creates a source that watches a Service or a pool. If no API server is configured, the source uses the
+    /// one of `KUBECONFIG` or `~/.kube/config`, or else the one of the cluster in which this pod runs. If no
+    /// namespace is configured, it uses the namespace of this pod or of the current kubeconfig context. Must be
+    /// called inside a Tokio runtime. [`Self::changed`] sends the first request.
     pub async fn new(settings: KubernetesConfig) -> Result<Self, KubernetesClientError> {
         let client = build_client(settings.server()).await?;
         let namespace = settings
@@ -174,7 +173,7 @@ impl ServiceWatcher {
                         return DiscoveryChange::Problem(Some(problem));
                     }
                 }
-                // The watcher retries without end, so its stream does not end.
+                // A watcher retries forever, so its stream never ends.
                 None => std::future::pending().await,
             }
         }

@@ -7,12 +7,10 @@ use kube::runtime::watcher::Event;
 use std::collections::BTreeMap;
 use tokenweir_engine::address::BackendAddress;
 
-/// The `EndpointSlices` of a Service.
 #[derive(Debug)]
 pub(super) struct EndpointSlices {
     /// The configured port of the pods. `None`: the only port of each slice.
     port: Option<PodPort>,
-    /// The pods of each slice, by the name of the slice.
     current: BTreeMap<String, Vec<PodEndpoint>>,
     /// The pods of each slice of a list that is not complete yet. The complete list replaces
     /// `current`.
@@ -76,8 +74,8 @@ impl EndpointSlices {
         true
     }
 
-    /// All ready pods, sorted by address, with one address per pod. If no pod is ready, all pods
-    /// that are not terminating: the health checks of the gateway then decide which get requests.
+    /// All ready pods, sorted by address, with one address per pod. If no pod is ready, the result is all pods
+    /// that are not terminating. The health checks of the gateway then decide which of them get requests.
     pub(super) fn backends(&self) -> Vec<DiscoveredBackend> {
         let endpoints = || self.current.values().flatten();
         let is_any_ready = endpoints().any(|endpoint| endpoint.is_ready);
@@ -172,7 +170,7 @@ impl SliceTarget {
         }
         // An unset condition means ready (EndpointConditions of discovery.k8s.io/v1).
         let is_ready = conditions.is_none_or(|conditions| conditions.ready != Some(false));
-        // All addresses of an endpoint are equivalent; consumers use the first.
+        // All addresses of an endpoint are equivalent, so the first one is used.
         let host = endpoint.addresses.first()?;
         let Self {
             scheme,

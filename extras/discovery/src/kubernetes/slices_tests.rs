@@ -1,5 +1,4 @@
-//! Tests with `EndpointSlices` as an API server sends them (discovery.k8s.io/v1), and the resulting
-//! addresses.
+//! Tests of the addresses that follow from `EndpointSlices`, as an API server sends them (discovery.k8s.io/v1).
 
 use super::*;
 use serde_json::{Value, json};

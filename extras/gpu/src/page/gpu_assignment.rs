@@ -19,7 +19,7 @@ pub struct GpuBackend<'a> {
 }
 
 settings_entry! {
-    /// The GPUs of one backend: those for which all conditions hold.
+    /// A rule that assigns GPUs to one backend. A GPU must satisfy all conditions of the rule.
     #[derive(Eq)]
     pub struct GpuRule {
         /// Name of the backend.

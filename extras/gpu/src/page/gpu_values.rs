@@ -11,17 +11,16 @@ use std::fmt;
 )]
 #[serde(try_from = "ListedGpu", into = "ListedGpu")]
 pub struct GpuIndex {
-    /// The index of the GPU.
+    /// The index of the GPU, as in `CUDA_VISIBLE_DEVICES`.
     pub gpu: u16,
     /// The id of the MIG instance. `None`: the whole GPU.
     pub instance: Option<u16>,
 }
 
-/// A GPU as it is listed in the configuration.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 enum ListedGpu {
-    /// An index.
+    /// A number, for a whole GPU.
     Index(u16),
     /// An index as text, with a MIG instance.
     Text(String),

@@ -1,4 +1,4 @@
-//! The keys of an issuer (JWKS, RFC 7517).
+//! The public keys of an issuer as a JSON Web Key Set (JWKS, RFC 7517).
 
 use crate::refusal::Refusal;
 use crate::signature::{Algorithm, PublicKey};
@@ -6,7 +6,7 @@ use crate::token::Token;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// The keys of an issuer that can check signatures.
+/// The public keys of an issuer for checking signatures.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeySet(Vec<PublicKey>);
 
@@ -16,13 +16,13 @@ struct Document<'a> {
     keys: Vec<&'a RawValue>,
 }
 
-/// Greatest length of a document of an issuer, in bytes.
+/// Maximum length of a document of an issuer, in bytes.
 pub(super) const MAX_DOCUMENT_BYTES: usize = 256 << 10;
-/// Greatest number of keys of an issuer.
+/// Maximum number of keys of an issuer.
 const MAX_KEYS: usize = 100;
 
 impl KeySet {
-    /// Reads a document. Keys of other kinds, weak keys, and keys with one id are left out.
+    /// Reads a JWKS document. Keys of unsupported kinds, weak keys, and keys that share an id are ignored.
     pub(crate) fn parse(json: &[u8]) -> Result<Self, String> {
         if json.len() > MAX_DOCUMENT_BYTES {
             return Err(format!("it has more than {MAX_DOCUMENT_BYTES} bytes"));
@@ -46,7 +46,7 @@ impl KeySet {
     }
 
     /// Checks the signature of a token with the key that the token names, or with the only key for its
-    /// algorithm. The key and `allowed` decide about the algorithm, never the token alone.
+    /// algorithm. The algorithm must fit the key and be in `allowed`, so the token alone never chooses it.
     pub(super) fn check_signature(
         &self,
         token: &Token<'_>,

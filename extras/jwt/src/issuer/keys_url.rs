@@ -11,32 +11,31 @@ use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
 use tokenweir_net::page_fetcher::{FetchError, PageFetcher};
 use tokenweir_net::tls::{Alpn, OutboundTls};
 
-/// The URL of a document of an issuer.
+/// The URL of a JWKS or discovery document of an issuer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KeysUrl {
     address: BackendAddress,
     path: PathAndQuery,
 }
 
-/// What discovery states (`OpenID` Connect Discovery 1.0). Further members are ignored.
+/// The members of a discovery document that the gateway reads (`OpenID` Connect Discovery 1.0).
 #[derive(Deserialize)]
 struct Discovery {
     issuer: String,
     jwks_uri: String,
 }
 
-/// Timeout of one document.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
 
-/// The client for issuers. It trusts the authorities of this machine.
+/// The HTTP client for issuers. It trusts the certificate authorities of this machine.
 pub(crate) fn client() -> HttpClient {
     let outbound = OutboundTls::with_native_roots(Alpn::Http1);
     HttpClient::with_tls(HttpClientTimeouts::default(), outbound)
 }
 
 impl KeysUrl {
-    /// Parses a URL. Keys that come over plain HTTP could be those of an attacker.
+    /// Parses a URL. Plain HTTP is refused for remote hosts, because an attacker could replace the keys.
     pub(crate) fn parse(url: &str) -> Result<Self, &'static str> {
         let is_absolute = url.starts_with("https://") || url.starts_with("http://");
         if !is_absolute || url.contains(['@', '#']) {
@@ -52,7 +51,6 @@ impl KeysUrl {
         Ok(Self { address, path })
     }
 
-    /// The URL of the discovery of an issuer.
     pub(crate) fn of_discovery(issuer: &str) -> Result<Self, &'static str> {
         if issuer.contains('?') {
             return Err("an issuer with discovery has no query");
@@ -60,7 +58,6 @@ impl KeysUrl {
         Self::parse(&format!("{}{DISCOVERY_PATH}", issuer.trim_end_matches('/')))
     }
 
-    /// The URL of the keys that the discovery of `issuer` states.
     pub(super) async fn discover(&self, client: &HttpClient, issuer: &str) -> Result<Self, String> {
         let document = self.read(client).await?;
         let found: Discovery = serde_json::from_slice(&document)
@@ -69,7 +66,8 @@ impl KeysUrl {
             return Err("its discovery names another issuer".to_owned());
         }
         let url = Self::parse(&found.jwks_uri).map_err(|_| "its discovery has an invalid URL")?;
-        // Otherwise a remote issuer could name services of this machine.
+        // Plain HTTP is allowed for this machine, so a remote issuer could otherwise make the gateway read from
+        // local services.
         if self.address.is_https() && !url.address.is_https() {
             return Err("its discovery has a URL without TLS".to_owned());
         }

@@ -1,4 +1,4 @@
-//! An issuer and its keys, which a task reads in the background. Requests use the keys that were read last.
+//! An issuer and its keys. A background task reads the keys, and requests use the last read ones.
 
 mod key_set;
 mod keys_url;
@@ -29,53 +29,50 @@ use tokio::time::timeout_at;
 /// Reads the keys of one issuer of tokens (`jwt`).
 pub const TASK: BackgroundTask = BackgroundTask::new("issuer_keys");
 
-/// An issuer of tokens.
 pub(super) struct Issuer {
-    /// The claim `iss` of its tokens.
+    /// The value of the claim `iss` in tokens of this issuer.
     pub(super) name: String,
     source: KeySource,
-    /// The keys that were read last. `None`: none have been read yet.
+    /// The keys of the last successful read. `None`: no read has succeeded.
     keys: ArcSwapOption<KeySet>,
     /// Number of changes of `keys`.
     version: AtomicU64,
-    /// Wakes the task for a refresh before its time.
+    /// Wakes the task for a refresh before the interval ends.
     wanted: Notify,
     state: Mutex<RefreshState>,
 }
 
-/// Where the keys of an issuer come from.
+/// The source of the keys of an issuer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum KeySource {
-    /// A file.
     File(PathBuf),
-    /// A URL.
     Url(KeysUrl),
-    /// The URL of a discovery.
     Discovery(KeysUrl),
 }
 
 #[derive(Debug, Default)]
 struct RefreshState {
     started: Option<Instant>,
-    /// The last successful read.
+    /// The time of the last successful read.
     succeeded: Option<Instant>,
     error: Option<String>,
 }
 
-/// The state of an issuer.
+/// The state of an issuer for status pages.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct IssuerStatus {
-    /// The claim `iss` of its tokens.
+    /// The value of the claim `iss` in tokens of this issuer.
     pub issuer: String,
-    /// Number of its keys.
+    /// Number of keys of the issuer.
     pub keys: usize,
-    /// Time since its keys were last read successfully. `None`: they never were, or come from a file.
+    /// Time in seconds since the keys were last read successfully. `None`: no read has succeeded, or the keys
+    /// come from a file.
     pub keys_age_seconds: Option<f64>,
-    /// Why the last read failed. `None`: it succeeded, or has not ended yet.
+    /// Why the last read failed. `None`: it succeeded, or no read has ended.
     pub error: Option<String>,
 }
 
-/// A file of keys cannot be used at the start.
+/// A JWKS file that cannot be used at the start of the gateway.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot use the keys of issuers in {} (jwks_file): {problem}", file.display())]
 pub struct JwksFileError {
@@ -83,11 +80,24 @@ pub struct JwksFileError {
     problem: String,
 }
 
-/// Shortest time between the starts of two reads of one issuer, so that unknown key ids do not load it.
+/// Minimum time between the starts of two reads of one issuer, so that unknown key ids cannot overload the
+/// issuer.
 pub(crate) const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(10);
 
+/// The keys, if they come from a file.
+pub(super) fn check_file(source: &KeySource) -> Result<Option<KeySet>, JwksFileError> {
+    let KeySource::File(file) = source else {
+        return Ok(None);
+    };
+    let keys = read_file(file).map_err(|problem| JwksFileError {
+        file: file.clone(),
+        problem,
+    })?;
+    Ok(Some(keys))
+}
+
 impl Issuer {
-    /// An issuer. Keys in a file are read at once.
+    /// Creates an issuer. Keys from a file are read immediately.
     pub(super) fn open(name: &str, source: KeySource) -> Result<Arc<Self>, JwksFileError> {
         let issuer = Self {
             name: name.to_owned(),
@@ -97,11 +107,7 @@ impl Issuer {
             wanted: Notify::new(),
             state: Mutex::default(),
         };
-        if let KeySource::File(file) = &issuer.source {
-            let keys = read_file(file).map_err(|problem| JwksFileError {
-                file: file.clone(),
-                problem,
-            })?;
+        if let Some(keys) = check_file(&issuer.source)? {
             issuer.on_read(Ok(keys));
         }
         Ok(Arc::new(issuer))
@@ -130,7 +136,7 @@ impl Issuer {
         self.version.load(Ordering::SeqCst)
     }
 
-    /// Checks the signature of a token with the keys that were read last, however old they are.
+    /// Checks the signature of a token with the last read keys, however old these are.
     pub(super) fn check_signature(
         &self,
         token: &Token<'_>,
@@ -142,7 +148,7 @@ impl Issuer {
         }
     }
 
-    /// Asks the task for a refresh, unless one began shortly before. Does not wait.
+    /// Asks the task for a refresh, unless a refresh began recently. Does not wait.
     pub(super) fn request_refresh(&self, now: Instant) {
         if self.is_refresh_due(now) {
             self.wanted.notify_one();
@@ -167,7 +173,8 @@ impl Issuer {
         started.is_none_or(|at| now.saturating_duration_since(at) >= MIN_REFRESH_INTERVAL)
     }
 
-    /// Reads the keys by their URL, every `interval`, sooner after a failure, and when a token has an unknown key.
+    /// Reads the keys from their URL: every `interval`, sooner after a failure, and when a token has an unknown
+    /// key.
     async fn refresh(&self, client: &OutboundClient, interval: Duration) {
         loop {
             lock(&self.state).started = Some(clock::now());
@@ -180,7 +187,7 @@ impl Issuer {
             self.on_read(keys);
             let due = (clock::now() + pause).into();
             while timeout_at(due, self.wanted.notified()).await.is_ok() {
-                // A request of the time before the last refresh began.
+                // A wake-up from before the last refresh is ignored.
                 if self.is_refresh_due(clock::now()) {
                     break;
                 }
@@ -213,7 +220,7 @@ impl Issuer {
         }
     }
 
-    /// Uses new keys, and keeps the previous ones after a failure. Logs the first of several failures.
+    /// Stores new keys. After a failure, keeps the previous keys and logs only the first of several failures.
     fn on_read(&self, read: Result<KeySet, String>) {
         let issuer = &self.name;
         let mut state = lock(&self.state);
@@ -231,7 +238,8 @@ impl Issuer {
                 state.error = None;
                 if is_changed {
                     self.keys.store(Some(Arc::new(keys)));
-                    // After the keys: a token that older keys verified is then not stored for this version.
+                    // The version changes after the keys, so that a token that older keys verified is not
+                    // stored under the new version.
                     self.version.fetch_add(1, Ordering::SeqCst);
                 }
             }
@@ -254,7 +262,7 @@ fn read_file(path: &Path) -> Result<KeySet, String> {
     KeySet::parse(&json)
 }
 
-/// Reads a file, but at most one byte more than a document may have.
+/// Reads a file up to one byte more than the maximum length of a document.
 fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     file_watcher::open_regular(path)?

@@ -1,4 +1,4 @@
-//! Tokens and requests of attackers. None is accepted.
+//! Tests with tokens and requests of attackers. All of them must be refused.
 
 use super::signer::{Signer, encode};
 use super::{NOW, World, claims, claims_with, jwks};
@@ -13,11 +13,11 @@ use tokenweir_request::access::TokenSource;
 struct Attack {
     name: &'static str,
     token: Vec<u8>,
-    /// `None`: it does not look like a token, so it is looked up among the keys only.
+    /// The expected refusal. `None`: the text does not look like a token, so it is only looked up among the API
+    /// keys.
     expected: Option<Refusal>,
 }
 
-/// The signers of the issuer, and a signer of the attacker.
 struct Signers {
     rsa: Signer,
     ec: Signer,
@@ -55,7 +55,7 @@ fn attack(name: &'static str, expected: Option<Refusal>, token: impl Into<Vec<u8
     }
 }
 
-/// Signs with HMAC, as if the public key was a shared secret.
+/// Signs with HMAC as if the public key was a shared secret.
 fn hmac_token(header: &Value, secret: &[u8]) -> String {
     let message = format!(
         "{}.{}",
@@ -113,7 +113,7 @@ malformed    typ  7
 malformed    x    tru
 "#;
 
-/// Members of the header that bring a key, of tokens that this key has signed.
+/// Header members that contain or name a key. The tokens are signed with this key.
 const BROUGHT_KEYS: &str = r#"
 signature    jku  "http://169.254.169.254/keys"
 signature    x5u  "https://evil.test/certificate"
@@ -188,7 +188,6 @@ fn change(members: &Value, line: &str) -> String {
     format!("{{{}}}", texts.join(","))
 }
 
-/// The attacks of a table. `make`: makes the token of a line.
 fn table(lines: &'static str, make: impl Fn(&str) -> String) -> Vec<Attack> {
     let attack_of = |line: &'static str| {
         let (reason, change) = line.split_once(' ').unwrap();
@@ -387,7 +386,7 @@ async fn no_attack_is_accepted() {
     attacks.extend(claim_attacks(&signers));
     attacks.extend(text_attacks(&signers));
     assert!(attacks.len() >= 100, "{}", attacks.len());
-    // The same claims are valid before and after.
+    // A valid token with the same claims is accepted before and after the attacks.
     world.accept(&signers.ec.token(&valid_claims()));
     for Attack {
         name,
@@ -418,7 +417,7 @@ async fn only_one_token_in_the_header_counts() {
         result.map(|result| result.map(drop).map_err(|refusal| refusal.reason))
     };
     let x_api_key = || http::HeaderName::from_static("x-api-key");
-    // RFC 9110 compares the scheme without case.
+    // The authentication scheme is case-insensitive (RFC 9110).
     for scheme in ["Bearer ", "bearer ", "BEARER   "] {
         let accepted = send(&[(AUTHORIZATION, format!("{scheme}{token}"))]);
         assert_eq!(accepted, Some(Ok(())), "{scheme}");

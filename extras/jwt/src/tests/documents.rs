@@ -1,4 +1,4 @@
-//! Documents of keys that an attacker or a mistake could make.
+//! Tests with JWKS documents that are wrong by mistake or by attack.
 
 use super::signer::{Signer, encode};
 use super::{World, claims, jwks};
@@ -128,7 +128,8 @@ async fn signatures_of_unusable_keys_are_refused() {
     let token = weak["token"].as_str().unwrap();
     assert_eq!(world.refusal(token.as_bytes()), Some(Refusal::UnknownKey));
 
-    // A point that is not on the curve, and an exponent of 1: every signature would be its own message.
+    // A point that is not on the curve, and an exponent of 1: every message would be a valid signature of
+    // itself.
     let ec = Signer::new(Algorithm::ES256);
     let world = World::new("point", &changed(&ec, &json!({ "x": encode([1; 32]) })));
     let refusal = world.refusal(ec.token(&claims()).as_bytes());

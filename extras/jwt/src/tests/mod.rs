@@ -1,4 +1,5 @@
-//! Tests of tokens: what is accepted and what it grants. The other files have attacks.
+//! Tests of accepted tokens and their rights. The other files of this folder test attacks, documents and
+//! refreshes.
 
 mod attacks;
 mod documents;
@@ -14,7 +15,7 @@ use tokenweir_net::testing::TempFolder;
 use tokenweir_request::access::{KeyFile, PseudonymKey, TokenCharge};
 use tokenweir_request::record::Tier;
 
-/// The time of the tests, in seconds since 1970.
+/// The current time in all tests, in seconds since 1970.
 const NOW: u64 = 1_800_000_000;
 const ISSUER: &str = "https://issuer.test";
 
@@ -42,7 +43,7 @@ fn claims() -> Value {
     json!({ "iss": ISSUER, "aud": "tokenweir", "exp": NOW + 600, "sub": "user-1", "tenant": "a" })
 }
 
-/// Valid claims with other values of some of them.
+/// The claims of a valid token with changes.
 fn claims_with(changes: &Value) -> Value {
     let mut claims = claims();
     for (name, value) in changes.as_object().unwrap() {
@@ -51,7 +52,6 @@ fn claims_with(changes: &Value) -> Value {
     claims
 }
 
-/// The settings of an issuer with keys in this file.
 fn settings(file: &std::path::Path) -> JwtIssuerConfig {
     let text = json!({ "issuer": ISSUER, "audiences": ["tokenweir"], "jwks_file": file });
     serde_json::from_value(text).unwrap()
@@ -64,7 +64,7 @@ fn context() -> GrantContext {
     }
 }
 
-/// A verifier of one issuer with keys in a file.
+/// A verifier with one issuer whose keys are in a file.
 struct World {
     verifier: Arc<TokenVerifier>,
     keys: Arc<ApiKeys>,
@@ -72,7 +72,7 @@ struct World {
 }
 
 impl World {
-    /// `name`: that of the test, for its folder.
+    /// Creates the verifier. `name` is the name of the test, for its folder.
     fn new(name: &str, document: &Value) -> Self {
         Self::with_settings(name, document, |_| {})
     }
@@ -89,7 +89,7 @@ impl World {
             issuers: vec![issuer],
             ..JwtConfig::default()
         };
-        let verifier = TokenVerifier::start(&config, &context()).unwrap().unwrap();
+        let verifier = TokenVerifier::start(&config, context()).unwrap().unwrap();
         Self {
             verifier,
             keys: keys(),
@@ -105,12 +105,11 @@ impl World {
         self.verifier.check(token, &self.keys, at(now))
     }
 
-    /// The key of a valid token.
     fn accept(&self, token: &str) -> Arc<ApiKey> {
         self.check(token.as_bytes()).unwrap().unwrap()
     }
 
-    /// The reason why a token is refused. `None`: it does not look like one.
+    /// The reason why a token is refused. `None`: the text does not look like a token.
     fn refusal(&self, token: &[u8]) -> Option<Refusal> {
         self.check(token).map(Result::unwrap_err)
     }
@@ -134,9 +133,34 @@ async fn every_algorithm_is_accepted() {
             &json!({ "alg": signer.algorithm, "typ": "at+JWT" }),
             &claims(),
         );
-        // Several keys are for this algorithm only if the issuer says so.
+        // Each key names its algorithm, so a token without a key id matches only one key.
         assert_eq!(&*world.accept(&unnamed).caller.tenant, "a", "{}", signer.id);
     }
+}
+
+#[tokio::test]
+async fn a_reload_of_tiers_reaches_tokens() {
+    let signer = Signer::new(Algorithm::ES256);
+    let world = World::with_settings("context", &jwks(&[&signer]), |issuer| {
+        issuer.claims.tier = Some("tier".to_owned());
+    });
+    let token = |tier: &str| signer.token(&claims_with(&json!({ "tier": tier })));
+    let before = world.accept(&token("gold"));
+    assert_eq!(
+        world.refusal(token("new").as_bytes()),
+        Some(Refusal::Claims)
+    );
+    world.verifier.set_context(GrantContext {
+        pseudonyms: PseudonymKey::new(KeyDigest::from_key(b"other")),
+        tiers: vec!["new".into()],
+    });
+    let after = world.accept(&token("new"));
+    assert_eq!(after.tier(), Some(&Tier::Known("new".into())));
+    assert_ne!(after.caller.key, before.caller.key, "the pseudonym");
+    assert_eq!(
+        world.refusal(token("gold").as_bytes()),
+        Some(Refusal::Claims)
+    );
 }
 
 #[tokio::test]
@@ -282,7 +306,7 @@ fn only_secure_settings_are_accepted() {
     );
     for (changes, path) in [
         (json!({ "audiences": [] }), "audiences"),
-        (json!({ "audiences": [""] }), "audiences"),
+        (json!({ "audiences": ["tokenweir", ""] }), "audiences"),
         (json!({ "algorithms": [] }), "algorithms"),
         (json!({ "issuer": "" }), "issuer"),
         (json!({ "issuer": "issuer.test" }), "issuer"),

@@ -1,4 +1,4 @@
-//! How the keys of an issuer are read: hostile servers, rotation, and an issuer that is away.
+//! Tests of how the keys of an issuer are read: hostile servers, key rotation, and an unreachable issuer.
 
 use super::signer::Signer;
 use super::{ISSUER, NOW, at, claims, claims_with, context, jwks, keys, settings};
@@ -18,21 +18,20 @@ use tokenweir_protocol::mutex::lock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::sleep;
 
-/// What the server of an issuer does with a request.
+/// The reaction of the server of an issuer to a request.
 #[derive(Clone)]
 enum Reply {
     Document(Value),
-    /// A response as it is.
     Raw(String),
     /// The connection is refused.
     Away,
     Silence,
 }
 
-/// The servers of the world: all hosts answer alike.
+/// The simulated servers. All hosts answer in the same way.
 struct Servers {
     reply: Box<dyn Fn(&str) -> Reply + Send + Sync>,
-    /// The replies from now on. `None`: those of `reply`.
+    /// Replies that replace those of `reply` from now on. `None`: `reply` applies.
     other: Mutex<Option<Reply>>,
     /// The URLs that were requested.
     requested: Mutex<Vec<String>>,
@@ -47,7 +46,7 @@ impl Servers {
         })
     }
 
-    /// An issuer with discovery and these keys.
+    /// An issuer with a discovery document and these keys.
     fn of_keys(keys: Value) -> Arc<Self> {
         Self::new(move |path| match path {
             "/.well-known/openid-configuration" => Reply::Document(discovery()),
@@ -100,7 +99,7 @@ struct Gateway {
 }
 
 impl Gateway {
-    /// `jwks_url`: `None` for discovery.
+    /// Starts the gateway. `jwks_url`: `None` for discovery.
     fn start(servers: &Arc<Servers>, jwks_url: Option<&str>) -> Self {
         let settings = json!({
             "issuer": ISSUER, "audiences": ["tokenweir"], "jwks_url": jwks_url,
@@ -130,7 +129,7 @@ impl Gateway {
             ..JwtConfig::default()
         };
         let client = client().with_dial(dial);
-        let verifier = TokenVerifier::start_with(&config, &context(), &client);
+        let verifier = TokenVerifier::start_with(&config, context(), &client);
         Self {
             verifier: verifier.unwrap().unwrap(),
             keys: keys(),
@@ -269,7 +268,7 @@ async fn unknown_keys_cause_one_read_each_10_s() {
         "the first read was just before"
     );
     sleep(MIN_REFRESH_INTERVAL).await;
-    // The read takes long, and more tokens come meanwhile.
+    // While the read takes long, more tokens arrive.
     servers.set(Reply::Silence);
     ask();
     settle().await;
@@ -423,7 +422,7 @@ async fn an_unusable_file_prevents_the_start() {
             issuers: vec![settings(Path::new(&file))],
             ..JwtConfig::default()
         };
-        let error = TokenVerifier::start(&config, &context()).err().unwrap();
+        let error = TokenVerifier::start(&config, context()).err().unwrap();
         assert!(
             error.to_string().starts_with("cannot use the keys"),
             "{error}"

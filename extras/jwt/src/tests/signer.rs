@@ -77,13 +77,11 @@ impl Signer {
         }
     }
 
-    /// A token with these claims.
     pub(super) fn token(&self, claims: &Value) -> String {
         let header = json!({ "alg": self.algorithm, "kid": self.id, "typ": "JWT" });
         self.with_header(&header, claims)
     }
 
-    /// A signed token with this header.
     pub(super) fn with_header(&self, header: &Value, claims: &Value) -> String {
         self.with_texts(&header.to_string(), &claims.to_string())
     }

@@ -12,8 +12,8 @@ use tokenweir_kv_events::correlation::TextIndex;
 use tokenweir_kv_events::residency::StoredChain;
 use tokenweir_protocol::mutex::{SharedLock, lock};
 
-/// What the gateway has learned about texts and blocks, for engines that give equal blocks the same
-/// hash. Requests do not wait for a writer, and only background tasks write.
+/// The knowledge about texts and blocks of all engines that give equal blocks the same hash. Requests do not
+/// wait for a writer, and only background tasks write.
 pub(crate) type KeySpace = SharedLock<TextIndex>;
 
 /// All key spaces of a gateway. The engines of one key space give equal blocks the same hash.

@@ -11,7 +11,7 @@ use tokenweir_protocol::openai::Usage;
 use tokenweir_routing::PromptFingerprint;
 use tokio::sync::mpsc;
 
-/// What the gateway has learned about prompts and blocks from the KV events of all backends.
+/// The knowledge about prompts and blocks from the KV events of all backends.
 #[derive(Debug)]
 pub struct CacheKnowledge {
     pub(crate) settings: KvEventsSettings,
@@ -25,7 +25,6 @@ pub struct CacheKnowledge {
     pub(super) ended: mpsc::Sender<EndedRequest>,
     /// The receiving end of the queue `ended`. The learner task keeps it locked while it runs.
     pub(super) inbox: tokio::sync::Mutex<mpsc::Receiver<EndedRequest>>,
-    /// The number of the next new backend.
     pub(crate) next_backend: AtomicU32,
     /// The counts of followed requests. Background tasks and status pages lock them briefly. A
     /// request locks them only if the queue is full when the request ends.

@@ -1,4 +1,4 @@
-//! What the gateway learns from the KV events of all backends and from the requests that have ended.
+//! Learns from the KV events of all backends and from the requests that have ended.
 
 mod key_space;
 mod knowledge;

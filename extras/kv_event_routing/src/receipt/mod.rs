@@ -43,7 +43,6 @@ struct PublisherFinder {
 }
 
 impl BackendDriver for KvEventsOption {
-    /// Starts the learner.
     fn start(&self, _: &Arc<BackendPool>) -> Option<SupervisedTask> {
         self.0.get().map(start_learner)
     }
@@ -73,7 +72,8 @@ async fn run(backend: Arc<Backend>, knowledge: Arc<CacheKnowledge>, context: Arc
         let cache = facet
             .cache
             .get_or_init(|| Arc::new(BackendCache::new(knowledge.clone())));
-        // Routing reads it from now on. If it does already, this value is dropped without effect.
+        // From now on routing reads the cache. If the facet already has one, this value is dropped without
+        // effect.
         let _ = backend.facets.prompt_cache.set(cache.clone());
         cache
     };
@@ -125,7 +125,7 @@ impl PublisherFinder {
         let address = identity.address.clone();
         let authorization = identity.authorization.as_ref();
         Self {
-            // An IPv6 address has no brackets here.
+            // The host of an IPv6 address has no brackets here.
             host: address
                 .host_and_port()
                 .0
@@ -163,10 +163,9 @@ impl PublisherFinder {
         }
     }
 
-    /// Waits until the backend names publishers and the first publisher answers. It is no error if
-    /// no publisher answers, because many engines publish at ports that the gateway cannot reach. A
-    /// backend whose metrics page shows no prefix cache publishes no events, and is not asked for
-    /// publishers.
+    /// Waits until the backend names publishers and the first publisher answers. A missing answer is no error,
+    /// because many engines publish at ports that the gateway cannot reach. A backend whose metrics page shows
+    /// no prefix cache publishes no events, so it is not asked.
     async fn offered(&mut self, backend: &Backend) -> Vec<Publisher> {
         let has_prefix_cache = || {
             let state = backend.health.state();
@@ -191,9 +190,8 @@ impl PublisherFinder {
         }
     }
 
-    /// Waits until the backend has other publishers than `current`. The backend is asked only while
-    /// its events cannot be trusted: a backend that restarted may have other ports, or publish no
-    /// events any more.
+    /// Waits until the backend has other publishers than `current`. The backend is asked only while its events
+    /// cannot be trusted, because a restarted backend may use other ports or publish no events any more.
     async fn wait_change(&mut self, cache: &BackendCache, current: &[Publisher]) {
         if self.configured.is_some() {
             return pending().await;

@@ -2,14 +2,13 @@
 
 use crate::backend_cache::{BackendCache, PartCache};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use tokenweir_engine::address::BackendId;
 use tokenweir_kv_events::correlation::RequestKey;
 use tokenweir_kv_events::decoder::{EventBatch, KvEvent};
 use tokenweir_kv_events::residency::StreamState;
 use tokenweir_kv_events::zmtp::{ApplyError, ConnectionError, EventSink};
 
-/// Applies the KV events of one part to the known contents of its cache.
+/// Applies the KV events of one part (a data-parallel rank) to the known contents of its cache.
 pub(crate) struct PartSink {
     backend: BackendId,
     cache: Arc<BackendCache>,
@@ -31,8 +30,7 @@ impl PartSink {
         }
     }
 
-    /// Applies one event. Takes the locks for each event separately, so that readers get them in
-    /// between.
+    /// Applies one event. Takes the locks for each event separately, so that readers can take them in between.
     fn apply_event(&self, event: &KvEvent<'_>) -> Result<(), ApplyError> {
         let Some(chain) = self.part.contents.write().apply(event)? else {
             return Ok(());
@@ -73,7 +71,7 @@ impl EventSink for PartSink {
     fn apply(&mut self, payload: &[u8]) -> Result<bool, ApplyError> {
         let result = self.apply_batch(payload);
         match &result {
-            Ok(_) => drop(self.part.batches.fetch_add(1, Ordering::Relaxed)),
+            Ok(_) => drop(self.part.batches.add(1)),
             Err(error) => {
                 self.cache.count_error();
                 tracing::warn!(

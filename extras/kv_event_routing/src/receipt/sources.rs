@@ -60,9 +60,9 @@ pub(crate) async fn discover(fetcher: &mut PageFetcher, host: &str) -> Option<Ve
     }
 }
 
-/// Reads a response of `/kv_event_sources`, which lists publishers. The host of the backend replaces the
-/// host of each publisher: a backend must not be able to make the gateway connect to another machine.
-/// `None`: the list cannot be used.
+/// Reads a response of `/kv_event_sources`, which lists publishers. The host of the backend replaces the host
+/// of each publisher, so that a backend cannot make the gateway connect to another machine. `None`: the list
+/// cannot be used.
 fn listed(body: &[u8], host: &str) -> Option<Vec<Publisher>> {
     let listed: BTreeMap<u16, ListedSource> = serde_json::from_slice(body).ok()?;
     if listed.len() > usize::from(MAX_RANKS) {

@@ -10,15 +10,15 @@ pub struct Batch {
     bytes: usize,
 }
 
-/// Length in bytes from which a message is full. The last prompt may exceed this length: the greatest
-/// prompt still fits into `MAX_MESSAGE_BYTES`.
+/// Length in bytes from which a message is full. The last prompt may exceed this length, but even the longest
+/// one fits into `MAX_MESSAGE_BYTES`.
 const FULL_BYTES: usize = 64 << 10;
-/// Greatest number of backlogs, and of prompts, in a message.
+/// Maximum number of backlogs, and of prompts, in a message.
 const MAX_ENTRIES: usize = 4_096;
 
 impl Batch {
-    /// Adds the new backlog of this gateway at a backend, and the prompt that the gateway sent there.
-    /// Without a prompt: a first output or the end of a request changed the backlog.
+    /// Adds the new backlog of this gateway at a backend, and the prompt that the gateway sent there. There is
+    /// no prompt if a first output or the end of a request changed the backlog.
     pub fn add(&mut self, backlog: BackendBacklog, prompt: Option<SentPrompt>) {
         let same = self
             .message
@@ -42,7 +42,7 @@ impl Batch {
         self.message.backlogs.is_empty()
     }
 
-    /// Whether the message must be sent before more is added.
+    /// Whether the message must be sent before more entries are added.
     pub fn is_full(&self) -> bool {
         let count = self.message.backlogs.len().max(self.message.prompts.len());
         EMPTY_BYTES + self.bytes >= FULL_BYTES || count >= MAX_ENTRIES

@@ -31,16 +31,16 @@ pub struct Publisher {
 #[derive(Clone)]
 pub struct ScriptRunner(MultiplexedConnection);
 
-/// One call of a script.
+/// The keys and arguments with which a script runs once.
 #[derive(Debug, Clone)]
 pub struct ScriptCall {
     /// The keys that the script uses.
     pub keys: Vec<String>,
-    /// The arguments.
+    /// The arguments, which the script reads as `ARGV`.
     pub arguments: Vec<String>,
 }
 
-/// Receives the messages of all gateways, also those of this one.
+/// Receives the messages of all gateways, including this one.
 pub struct Subscription(PubSubStream);
 
 /// Why the message bus cannot be used.
@@ -49,10 +49,10 @@ pub enum BusError {
     /// The server refused a command, or the connection failed.
     #[error("{0}")]
     Redis(#[from] redis::RedisError),
-    /// To connect and to subscribe took longer than the time limit.
+    /// The connection attempt with its subscription took longer than the time limit.
     #[error("could not connect and subscribe within {0:?}")]
     Timeout(Duration),
-    /// The subscription brought no message, although it should at least return those of this gateway.
+    /// The subscription returned no message, not even those of this gateway.
     #[error("the subscription brought no message for {0:?}, not even those of this gateway")]
     Silent(Duration),
     /// The server closed the subscription.
@@ -69,8 +69,7 @@ impl std::fmt::Debug for BusSettings {
 }
 
 impl BusSettings {
-    /// What is wrong with the URL of a message bus server, and what to write instead. `None`: the
-    /// URL is valid.
+    /// The problem of the URL of a message bus server, with the correct form. `None`: the URL is valid.
     pub fn url_problem(url: &str) -> Option<&'static str> {
         let Some(parsed) = redis::parse_redis_url(url) else {
             return Some(
@@ -126,7 +125,7 @@ impl Publisher {
         ScriptRunner(self.connection.clone())
     }
 
-    /// Publishes a message.
+    /// Publishes a message to all gateways. Fails after the timeout of the bus.
     pub async fn publish(&mut self, message: &[u8]) -> Result<(), BusError> {
         let mut command = redis::cmd("PUBLISH");
         command.arg(&self.channel).arg(message);
@@ -151,7 +150,7 @@ impl ScriptRunner {
         let digest: String = digits.collect();
         let mut pipeline = redis::pipe();
         for (index, call) in calls.iter().enumerate() {
-            // The first call also stores the script, for the others.
+            // The first call also stores the script at the server, so that further calls need only its hash.
             let command = if index == 0 {
                 pipeline.cmd("EVAL").arg(script)
             } else {

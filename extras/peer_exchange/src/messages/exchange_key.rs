@@ -97,7 +97,6 @@ impl ExchangeKey {
     }
 }
 
-/// The first 64 bits of an HMAC tag.
 fn leading_bits(tag: hmac::Tag) -> u64 {
     tag.as_ref()
         .first_chunk()

@@ -59,7 +59,7 @@ named_enum! {
     }
 }
 
-/// Greatest difference between the time in a message and the time of its reception.
+/// Maximum difference between the time in a message and the time of its reception.
 pub const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(30);
 /// Time without a message after which a gateway is forgotten. By then the last message of this gateway
 /// has expired, so nobody can replay it. The time is twice [`MAX_CLOCK_DIFFERENCE`] plus 1 s, because

@@ -4,8 +4,8 @@
 //! "twpx"   version: u8   session: 16 bytes   sequence: u64 (big-endian)   ciphertext   tag: 16 bytes
 //! ```
 //!
-//! The head is authenticated and not encrypted. The algorithm is ChaCha20-Poly1305; the nonce is the
-//! sequence number.
+//! The head is authenticated but not encrypted. The algorithm is ChaCha20-Poly1305; the nonce is the sequence
+//! number.
 
 use super::exchange_key::{ExchangeKey, SessionId};
 use super::message::PeerMessage;
@@ -56,7 +56,6 @@ impl Sealer {
     }
 }
 
-/// The nonce of the message with this sequence number.
 pub(crate) fn nonce(sequence: u64) -> Nonce {
     let mut nonce = [0; 12];
     nonce[4..].copy_from_slice(&sequence.to_be_bytes());

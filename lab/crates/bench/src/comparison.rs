@@ -78,7 +78,6 @@ enum Measure {
     OutputTokens,
 }
 
-/// Number of bootstrap resamples.
 const BOOTSTRAP_ROUNDS: usize = 400;
 /// Seed of the bootstrap. It is fixed, so that the same two runs always give the same result.
 const BOOTSTRAP_SEED: u64 = 1;
@@ -88,7 +87,6 @@ const MIN_VALUES_FOR_MEAN: usize = 20;
 /// the 99th percentile.
 const MIN_VALUES_FOR_P99: usize = 200;
 
-/// The compared quantities with their names.
 const QUANTITIES: [(&str, Measure); 8] = [
     (
         "TTFT p50",

@@ -249,7 +249,6 @@ impl CumulativeBuckets {
         bounds.filter(|bound| bound.is_finite()).collect()
     }
 
-    /// Returns the number of values in each bucket.
     fn counts(&self) -> Vec<u64> {
         let mut below = 0.0;
         let counts = self.buckets.iter().map(|(_, cumulative)| {

@@ -66,7 +66,8 @@ impl RequestMeasurement {
         self.sent.saturating_sub(self.due).as_secs_f64()
     }
 
-    /// Whether the response met the latency objectives. The TTFT counts from the intended send time.
+    /// Whether the response met the latency objectives. The TTFT counts from the intended send time of the
+    /// request.
     pub fn is_good(&self, objectives: &LatencyObjectives) -> bool {
         self.result.as_ref().is_ok_and(|response| {
             let tpot = time_per_token(response.decode, response.output);

@@ -68,7 +68,7 @@ pub struct RunDescription {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunTermination {
-    /// All requests ended.
+    /// The run ended after its last request.
     Complete,
     /// A signal ended the run before all requests had ended.
     Interrupted,

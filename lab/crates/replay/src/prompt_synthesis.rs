@@ -12,7 +12,6 @@ pub struct PromptSynthesizer {
     /// Words per block. The number is the same in all prompts. Otherwise the blocks that two prompts share
     /// would not begin at the same positions of the text.
     block_words: usize,
-    /// Words per token.
     words_per_token: f64,
     salt: u64,
 }

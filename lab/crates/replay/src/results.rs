@@ -131,7 +131,6 @@ impl RunResults {
     }
 }
 
-/// The quantile `q` of the values. 0: there are no values.
 fn quantile(values: &mut [f64], q: f64) -> f64 {
     sample_quantile(values, q).unwrap_or(0.0)
 }

@@ -39,11 +39,10 @@ struct SessionTurns {
     ttft_sum: f64,
 }
 
-/// The served turns from [`LATE_TURN`] on.
 #[derive(Debug, Default)]
 struct LateTurns {
     ttfts: Vec<f64>,
-    /// Tokens of their prompts, and those from a prefix cache.
+    /// Sums over these turns: prompt tokens, and prompt tokens from a prefix cache.
     prompt: f64,
     cached: f64,
 }
@@ -59,9 +58,7 @@ impl LateTurns {
 /// The place of a request in the closed-loop sessions.
 #[derive(Debug, Clone, Copy)]
 struct TurnPlace {
-    /// Index of the session.
     session: usize,
-    /// Number of the turn, from 1.
     turn: usize,
 }
 
@@ -154,7 +151,6 @@ mod tests {
 
     const OBJECTIVES: LatencyObjectives = LatencyObjectives::new(2.0, 0.1);
 
-    /// Adds a session of this number of turns to `requests`.
     fn add_session(requests: &mut Vec<TraceRequest>, turns: usize) {
         for turn in 0..turns {
             let after = (turn > 0).then(|| requests.len() - 1);

@@ -76,7 +76,6 @@ struct TraceLine {
     left_after: Option<u32>,
 }
 
-/// Tokens in a block of the Mooncake format.
 const MOONCAKE_BLOCK_TOKENS: u32 = 512;
 
 /// Reads a whole trace and sorts it by arrival. The first request arrives at time 0.

@@ -103,7 +103,6 @@ const BYTES_PER_TOKEN: f64 = 4.2;
 /// English texts with some code. Prompts with the same first text, such as a system prompt, have the same
 /// value: they are in one language.
 const BYTES_SIGMA: f64 = 0.15;
-/// Greatest number of tokens of a prompt.
 const PROMPT_TOKENS_MAX: f64 = 60_000.0;
 /// Number of tenants that send the sessions.
 const TENANTS: u32 = 20;
@@ -115,7 +114,6 @@ struct Segment {
     tokens: f64,
 }
 
-/// A lognormal distribution.
 #[derive(Debug, Clone, Copy)]
 struct Lognormal {
     median: f64,
@@ -127,7 +125,6 @@ struct Lognormal {
 struct TurnLengths {
     /// New prompt tokens.
     input: Lognormal,
-    /// Output tokens.
     output: Lognormal,
     /// Seconds before the turn.
     pause: Lognormal,

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_pages_give_means() {
+    fn metrics_pages_give_mean_lengths() {
         let page = b"tokenweir_tokens_total{type=\"input\",source=\"exact\"} 3000\n\
             tokenweir_tokens_total{type=\"output\",source=\"exact\"} 500\n\
             tokenweir_tokens_total{type=\"cached\",source=\"exact\"} 9\n\

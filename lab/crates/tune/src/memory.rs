@@ -14,11 +14,10 @@ pub(super) struct MemoryBudget {
     pub(super) kv_tokens: u64,
     /// Number of tokens per block of the KV cache.
     pub(super) block_tokens: u64,
-    /// The calculation, as lines of the report.
     pub(super) lines: Vec<TuneReportLine>,
 }
 
-/// The greatest size of a step of the engine.
+/// The maximum size of a step of the engine.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StepSize {
     pub(super) tokens: u64,

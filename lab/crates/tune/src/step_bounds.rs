@@ -14,7 +14,6 @@ pub(super) struct StepBounds {
     pub(super) max_tokens: Option<u64>,
     /// Lower bound in tokens, from the target for the TTFT. `None`: nothing limits the number from below.
     pub(super) min_tokens: Option<u64>,
-    /// The calculation of the bounds, as lines of the report.
     pub(super) lines: Vec<TuneReportLine>,
     /// Warnings about targets that contradict each other, and about targets that no setting reaches.
     pub(super) contradictions: Vec<String>,

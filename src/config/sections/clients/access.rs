@@ -37,7 +37,7 @@ settings! {
     }
 }
 
-/// The section `access`.
+/// Values, rules and reload class of the section `access`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

@@ -118,7 +118,7 @@ fn process_secret() -> KeyDigest {
     *SECRET.get_or_init(draw)
 }
 
-/// The section `identities`.
+/// Values, rules and reload class of the section `identities`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

@@ -89,7 +89,7 @@ impl Default for LimitsConfig {
     }
 }
 
-/// The section `limits`.
+/// Values, rules and reload class of the section `limits`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

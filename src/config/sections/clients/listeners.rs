@@ -17,7 +17,6 @@ pub struct ListenAddress(
 );
 
 impl Default for ListenAddress {
-    /// The default of `listen`.
     fn default() -> Self {
         Self((Ipv4Addr::LOCALHOST, 8080).into())
     }
@@ -37,7 +36,6 @@ impl Deref for ListenAddress {
     }
 }
 
-/// Reads the address of a listener.
 fn read_socket<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
     parse_listen_address(&String::deserialize(from)?).map_err(D::Error::custom)
 }
@@ -45,7 +43,7 @@ fn read_socket<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Erro
 // A bound socket cannot change its address.
 const RELOAD: ReloadClass = ReloadClass::AfterRestart;
 
-/// The section `listen`.
+/// Values, rules and reload class of the section `listen`.
 pub struct Listen;
 
 impl<C> ConfigSection<C> for Listen {
@@ -53,7 +51,7 @@ impl<C> ConfigSection<C> for Listen {
     const RELOAD: ReloadClass = RELOAD;
 }
 
-/// The section `listen_reuse_port`.
+/// Values, rules and reload class of the section `listen_reuse_port`.
 pub struct ListenReusePort;
 
 impl<C> ConfigSection<C> for ListenReusePort {
@@ -61,7 +59,7 @@ impl<C> ConfigSection<C> for ListenReusePort {
     const RELOAD: ReloadClass = RELOAD;
 }
 
-/// The section `admin`.
+/// Values, rules and reload class of the section `admin`.
 pub struct Admin;
 
 impl<C: ClientListener> ConfigSection<C> for Admin {

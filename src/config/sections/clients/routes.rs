@@ -103,7 +103,7 @@ impl RouteMethod {
     }
 }
 
-/// The section `routes`.
+/// Values, rules and reload class of the section `routes`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

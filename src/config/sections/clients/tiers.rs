@@ -35,7 +35,7 @@ impl TiersConfig {
     }
 }
 
-/// The section `tiers`.
+/// Values, rules and reload class of the section `tiers`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

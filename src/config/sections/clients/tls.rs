@@ -4,7 +4,7 @@ use crate::config::backends::client_tls::CertificateFiles;
 use tokenweir_net::tls::TlsServerSettings;
 use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, violation_of};
 
-/// The section `tls`.
+/// Values, rules and reload class of the section `tls`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

@@ -27,7 +27,7 @@ impl Default for DrainConfig {
     }
 }
 
-/// The section `drain`.
+/// Values, rules and reload class of the section `drain`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

@@ -12,7 +12,7 @@ settings! {
     }
 }
 
-/// The section `reload`.
+/// Values, rules and reload class of the section `reload`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

@@ -12,7 +12,7 @@ settings! {
     }
 }
 
-/// The section `refusal_detection`.
+/// Values, rules and reload class of the section `refusal_detection`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

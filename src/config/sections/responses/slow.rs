@@ -3,7 +3,7 @@
 use tokenweir_request::record::SlowLimits;
 use tokenweir_settings::{CheckResult, ConfigSection, at_least_1ms};
 
-/// The section `slow`.
+/// Values, rules and reload class of the section `slow`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

@@ -3,7 +3,7 @@
 use tokenweir_request::observe::StallLimits;
 use tokenweir_settings::{CheckResult, ConfigSection, at_least_1ms, violation_of};
 
-/// The section `stalls`.
+/// Values, rules and reload class of the section `stalls`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

@@ -42,7 +42,7 @@ impl StreamsConfig {
     }
 }
 
-/// The section `streams`.
+/// Values, rules and reload class of the section `streams`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

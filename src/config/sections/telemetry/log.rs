@@ -85,7 +85,7 @@ impl Default for LogConfig {
     }
 }
 
-/// The section `log`.
+/// Values, rules and reload class of the section `log`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

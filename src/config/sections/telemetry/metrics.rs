@@ -59,7 +59,7 @@ impl MetricsConfig {
     }
 }
 
-/// The section `metrics`.
+/// Values, rules and reload class of the section `metrics`.
 pub struct Section;
 
 impl<C: AsRef<Vec<Objective>>> ConfigSection<C> for Section {
@@ -75,7 +75,6 @@ impl<C: AsRef<Vec<Objective>>> ConfigSection<C> for Section {
     }
 }
 
-/// The violation for invalid `metrics.buckets`.
 fn bucket_violation(error: &BucketOverridesError) -> RuleViolation {
     let path = |metric: &str| format!("metrics.buckets.{metric}");
     match error {

@@ -7,10 +7,9 @@ use tokenweir_settings::{
     CheckResult, ConfigSection, ReloadClass, is_label, require, violation_at, violation_of,
 };
 
-/// Maximum number of objectives.
 const MAX_OBJECTIVES: usize = 20;
 
-/// The section `slos`.
+/// Values, rules and reload class of the section `slos`.
 pub struct Section;
 
 impl<C: AsRef<TiersConfig>> ConfigSection<C> for Section {
@@ -38,7 +37,6 @@ impl<C: AsRef<TiersConfig>> ConfigSection<C> for Section {
     }
 }
 
-/// Checks that the tier of an objective is configured.
 fn check_tier(path: &str, tier: &String, tiers: &TiersConfig) -> CheckResult {
     if tiers.names.contains(tier) {
         return Ok(());

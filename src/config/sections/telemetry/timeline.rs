@@ -14,7 +14,7 @@ settings! {
     }
 }
 
-/// The section `timeline`.
+/// Values, rules and reload class of the section `timeline`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

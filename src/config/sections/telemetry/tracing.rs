@@ -1,10 +1,11 @@
 //! The section `tracing`: export of traces.
 
 use http::Uri;
+use tokenweir_engine::address::has_valid_port;
 use tokenweir_gateway::telemetry::otel::TracingConfig;
 use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, require, share, violation_at};
 
-/// The section `tracing`.
+/// Values, rules and reload class of the section `tracing`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {
@@ -40,6 +41,9 @@ fn check_collector_url(endpoint: &str) -> Result<(), &'static str> {
             "remove the user name and password, because the URL is shown: use \
              OTEL_EXPORTER_OTLP_HEADERS",
         );
+    }
+    if !has_valid_port(&uri) {
+        return Err(NOT_URL);
     }
     match uri.scheme_str() {
         None | Some("http" | "https") => Ok(()),

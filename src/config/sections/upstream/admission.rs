@@ -122,7 +122,7 @@ impl Default for AdmissionConfig {
     }
 }
 
-/// The section `admission`.
+/// Values, rules and reload class of the section `admission`.
 pub struct Section;
 
 impl<C: AsRef<TiersConfig>> ConfigSection<C> for Section {

@@ -3,7 +3,7 @@
 use tokenweir_routing::resilience::CircuitBreakerSettings;
 use tokenweir_settings::{CheckResult, ConfigSection, at_least_1ms, share};
 
-/// The section `circuit_breaker`.
+/// Values, rules and reload class of the section `circuit_breaker`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

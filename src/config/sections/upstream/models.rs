@@ -7,16 +7,14 @@ use tokenweir_settings::{
     CheckResult, ConfigSection, KnownBackends, RuleViolation, require, share, violation_at,
 };
 
-/// Maximum number of `models`.
 const MAX_MODEL_NAMES: usize = 100;
-/// Maximum number of versions of a model.
 const MAX_VERSIONS: usize = 10;
 /// Maximum weight of a version.
 const MAX_WEIGHT: u32 = 1_000_000;
 /// Maximum length of a model name, in bytes.
 const MAX_MODEL_NAME_BYTES: usize = 256;
 
-/// The section `models`.
+/// Values, rules and reload class of the section `models`.
 pub struct Section;
 
 impl<C: KnownBackends + AsRef<Vec<BackendConfig>>> ConfigSection<C> for Section {

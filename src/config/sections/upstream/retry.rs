@@ -5,7 +5,7 @@ use tokenweir_settings::{CheckResult, ConfigSection, require, share};
 
 const MAX_ATTEMPTS: u32 = 10;
 
-/// The section `retry`.
+/// Values, rules and reload class of the section `retry`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

@@ -19,7 +19,6 @@ settings! {
     }
 }
 
-/// Maximum of `routing.decision_log_size`.
 const MAX_DECISION_LOG_SIZE: usize = 16_384;
 
 impl RoutingConfig {
@@ -44,7 +43,7 @@ impl Default for RoutingConfig {
     }
 }
 
-/// The section `routing`.
+/// Values, rules and reload class of the section `routing`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

@@ -3,7 +3,7 @@
 use tokenweir_gateway::backend::health_checker::ScrapeSettings;
 use tokenweir_settings::{CheckResult, ConfigSection, at_least_1ms, more_than_0, violation_of};
 
-/// The section `scrape`.
+/// Values, rules and reload class of the section `scrape`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

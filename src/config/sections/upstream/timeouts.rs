@@ -3,7 +3,7 @@
 use tokenweir_net::client::HttpClientTimeouts;
 use tokenweir_settings::{CheckResult, ConfigSection, at_least_1ms};
 
-/// The section `timeouts`.
+/// Values, rules and reload class of the section `timeouts`.
 pub struct Section;
 
 impl<C> ConfigSection<C> for Section {

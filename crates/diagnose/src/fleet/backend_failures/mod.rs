@@ -1,4 +1,4 @@
-//! The rule about a backend at which attempts fail. It also works for a backend with few requests.
+//! The rule about a backend at which attempts fail. It needs only a few requests.
 
 mod same_moment;
 
@@ -17,38 +17,37 @@ use tokenweir_routing::resilience::Availability;
 
 /// Length of the window whose attempts are counted.
 const WINDOW: Duration = Duration::from_mins(1);
-/// Length of a second window, whose attempts are counted until [`RECOVERED_AFTER`] attempts in succession
-/// have succeeded.
+/// Length of a second window. Its failures count until [`RECOVERED_AFTER`] attempts in succession have
+/// succeeded.
 const LONG_WINDOW: Duration = Duration::from_mins(5);
 /// Minimum number of failed attempts in the window.
 const MIN_FAILED: u64 = 3;
 /// Number of successes in succession after which earlier failures do not count any more.
 const RECOVERED_AFTER: u64 = 10;
-/// If a backend is down for at least this time, the verdict `backend_down` covers its failures. If it is
-/// down for a shorter time, its failures still count: a backend that goes down at each failure and comes
-/// back is failing.
+/// If a backend is down for at least this time, the verdict `backend_down` covers its failures. If it is down
+/// for a shorter time, its failures still count: a backend that goes down and comes back at each failure is
+/// failing.
 const COVERED_BY_DOWN: Duration = Duration::from_secs(15);
 /// The kind of failure with which a backend reports that it is full.
 const BUSY: &str = "busy";
 
-/// The words for a common cause of connections that break at the same moments.
+/// The clause for a common cause: connections break at the same moments.
 pub(super) const SAME_MOMENT: &str = "all at the same moment: something between the gateway and the backends (network, firewall, mesh, proxy)";
-/// What to do first if all backends fail alike.
+/// The first step of the remedy if all backends fail in the same way.
 pub(super) const COMMON_REMEDY: &str = "Look at what is between the gateway and all backends before the engines: a load balancer, a proxy, \
                              the network, name resolution, or a key.";
 
-/// Minimum number of responses that broke after the same time, and minimum of this time, for a timeout between the
-/// gateway and the engine.
+/// For a timeout between the gateway and the engine: the minimum number of responses that broke after the same
+/// time, and then the minimum of this time.
 const MIN_EQUAL: u64 = 4;
 const MIN_EQUAL_SECONDS: f64 = 0.2;
-/// The share of responses that break after the same time at which a backend is failing.
+/// Minimum share of the responses that break after the same time, for a failing backend.
 const EQUAL_SHARE: f64 = 0.02;
 
-/// The remedy for error responses that a proxy makes.
+/// The remedy for error responses from a proxy in front of the engine.
 pub(super) const PROXY_REMEDY: &str = "Read the log of the proxy in front of the engines: its limit of the body (413), its rules (403), its rate limit \
                                        (429), its routes and redirects (3xx, 404), or the engines that it reaches (5xx).";
 
-/// The remedy for refusals of a rate limit.
 pub(super) const RATE_LIMIT_REMEDY: &str =
     "Find the rate limit in front of the backend, or of its server, and raise it for the gateway.";
 
@@ -72,25 +71,23 @@ pub(super) static BACKEND_FAILING: DiagnosisRule = DiagnosisRule {
 #[derive(Debug, Default)]
 pub(super) struct BackendFailures {
     backends: HashMap<BackendId, BackendAttempts>,
-    /// Time of the last attempt at any backend.
     last_attempt_at: Option<Instant>,
-    /// The backends whose failures a setting of the gateway causes.
+    /// The backends that fail only because of a timeout of the gateway.
     excused: Vec<String>,
 }
 
-/// The attempts at one backend.
 #[derive(Debug, Default)]
 struct BackendAttempts {
-    /// The attempts of the last five minutes, with one entry for each evaluation with attempts, the oldest
-    /// first.
+    /// The attempts of the last five minutes, the oldest first. There is one entry for each evaluation with
+    /// attempts.
     recent: Recent<AttemptCounts>,
     /// Number of successes since the last failure.
     successes: u64,
-    /// The failed attempts of the last five minutes, as of the last evaluation for which there were any.
-    /// They are kept until new attempts show whether the failures go on.
+    /// The failed attempts of the last five minutes, kept until new attempts show whether the failures go on.
     found: Vec<AttemptFailures>,
     is_failing: bool,
-    /// The failures of the last evaluation that had any. They explain an ejection, after which no attempts come.
+    /// The failures of the last evaluation that found some. They explain an ejection, after which the backend
+    /// gets no attempts.
     last_failures: Vec<AttemptFailures>,
     /// Since when the backend has got no requests. `None`: it gets requests.
     down_since: Option<Instant>,
@@ -142,7 +139,8 @@ impl BackendFailures {
                 matches.push(attempts.found_at(backend, fleet, severity, now));
             }
         }
-        // A backend is to blame if its peers do not need the same time.
+        // The setting explains the failures only if they occur at no fewer than half of the backends with
+        // attempts.
         self.excused = if 2 * excused.len() >= asked {
             excused
         } else {
@@ -160,7 +158,7 @@ impl BackendFailures {
         self.excused.iter().any(|excused| excused == backend)
     }
 
-    /// Adds to the verdict about an ejected backend why its last requests failed.
+    /// Adds the reason of the last failures to the verdict about an ejected backend.
     pub(super) fn explain_ejection(&self, found: &mut Verdict, fleet: &FleetObservation) {
         let mut backends = self.backends.iter();
         let known = backends.find(|(id, _)| id.as_str() == found.backend);
@@ -254,7 +252,7 @@ impl BackendAttempts {
         let failed = counts.failed();
         let goes_on =
             failed >= MIN_FAILED && failed as f64 >= HARMED_SHARE * counts.attempts as f64;
-        // A few successful attempts do not show that the failures have ended.
+        // A few successes after failures do not show that the failures have ended.
         let has_recovered = self.successes >= RECOVERED_AFTER;
         is_above(WINDOW)
             || self.has_timeout(now)
@@ -272,7 +270,8 @@ impl BackendAttempts {
         all > 0 && 2 * excused >= all
     }
 
-    /// Whether responses of the last five minutes, some of them of the last minute, broke after the same time.
+    /// Whether responses of the last five minutes broke after the same time, and at least one of them in the
+    /// last minute.
     fn has_timeout(&self, now: Instant) -> bool {
         let counts = self.in_window(LONG_WINDOW, now);
         let is_relevant = |failure: &AttemptFailures| {
@@ -318,7 +317,7 @@ impl BackendAttempts {
     }
 }
 
-/// What to do about an error that the engine reports. `None`: its kind does not show it.
+/// The remedy for an error that the engine reports. `None`: the kind of error does not show a remedy.
 fn remedy_of(about: EngineError) -> Option<&'static str> {
     Some(match about {
         EngineError::Gpu => {
@@ -359,14 +358,13 @@ impl AttemptCounts {
         }
     }
 
-    /// Number of failed attempts.
     fn failed(&self) -> u64 {
         self.failures.iter().map(|failure| failure.count).sum()
     }
 }
 
 impl AttemptFailures {
-    /// The failure as a clause about the backend, such as `it answers 502`.
+    /// The failure as text about the backend, such as `it answers 502`.
     fn describe(&self, fleet: &FleetObservation) -> String {
         let words = self.words();
         if let Some(setting) = self.timeout_setting().and_then(|name| fleet.setting(name)) {
@@ -378,8 +376,8 @@ impl AttemptFailures {
         }
     }
 
-    /// The time after which each attempt failed, in seconds, if it is so equal that a timeout causes it. `None`:
-    /// the times differ, or there are too few.
+    /// The time after which the attempts failed, in seconds, if all times are so similar that a timeout must be
+    /// the cause. `None`: the times differ, or there are too few.
     fn equal_seconds(&self) -> Option<f64> {
         let is_broken =
             ["truncated_cut", "truncated_clean", "connection_reset"].contains(&self.kind);
@@ -391,7 +389,7 @@ impl AttemptFailures {
         (times.mean >= MIN_EQUAL_SECONDS && times.is_equal()).then_some(times.mean)
     }
 
-    /// The timeout of the gateway that ends attempts in this way. `None`: none does.
+    /// The timeout setting of the gateway that ends attempts in this way. `None`: no timeout does.
     fn timeout_setting(&self) -> Option<&'static str> {
         match self.kind {
             "timeout" | "timeout_headers" => Some("timeouts.response_headers"),
@@ -430,8 +428,7 @@ impl AttemptFailures {
         words.to_owned()
     }
 
-    /// The remedy for an error status that shows the cause. `None`: the status does not show the
-    /// cause.
+    /// The remedy for an error status. `None`: the status alone does not show the cause.
     fn remedy(&self) -> Option<&'static str> {
         if self.equal_seconds().is_some() {
             return Some(
@@ -532,8 +529,8 @@ mod tests {
         })
     }
 
-    /// The cause after five evaluations in each of which 20 attempts were made, and one response broke after so many
-    /// seconds at each of these backends.
+    /// The cause after five evaluations with 20 attempts each. At each backend, one response of each evaluation
+    /// breaks after the given number of seconds.
     fn cause_after(seconds: &[f64], names: &[&str]) -> Option<String> {
         let mut rule = BackendFailures::default();
         let mut now = clock::epoch();
@@ -647,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_forgotten_after_25_seconds_of_down() {
+    fn failures_are_forgotten_25_seconds_after_going_down() {
         let found_after = |down_steps: u64| {
             let mut fixture = Fixture::new();
             fixture.step(10, 10);

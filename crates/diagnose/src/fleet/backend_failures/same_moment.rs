@@ -1,5 +1,5 @@
-//! Connections to several backends that break at the same moments, although no engine has restarted: what is between
-//! the gateway and the backends breaks them.
+//! Detects connections to several backends that break at the same moments although no engine has restarted. The
+//! cause is then between the gateway and the backends.
 
 use super::{BackendAttempts, BackendFailures, COMMON_REMEDY, LONG_WINDOW, SAME_MOMENT, WINDOW};
 use crate::fleet::observation::AttemptCounts;
@@ -10,15 +10,15 @@ use std::time::Instant;
 /// The kinds of failure in which a connection breaks or cannot be opened.
 const BROKEN: [&str; 3] = ["connect_error", "connection_reset", "truncated_cut"];
 
-/// How most attempts fail, without the state of the backend.
+/// The most frequent failure, without the state of the backend.
 fn failures_of(verdict: &Verdict) -> String {
     let cause = verdict.cause_or_meaning();
     cause.split("; ").next().unwrap_or(cause).to_owned()
 }
 
 impl BackendFailures {
-    /// If all backends fail alike, adds to each verdict that their cause is common. What only some of them have, such as
-    /// an ejection, is then left to their states.
+    /// If all backends fail in the same way, adds to each verdict that the cause is common. Details of single
+    /// backends, such as an ejection, are dropped from the verdicts.
     pub(super) fn name_common_cause(&self, matches: &mut [Verdict], now: Instant) {
         let Some(first) = matches.first().map(failures_of) else {
             return;
@@ -43,7 +43,8 @@ impl BackendFailures {
         }
     }
 
-    /// Whether the connections of the last minute broke at few moments, and in most of them at several backends.
+    /// Whether the connections of the last minute broke at a few moments, and at most of these moments at
+    /// several backends.
     fn break_together(&self, now: Instant) -> bool {
         let has_restarted = |attempts: &BackendAttempts| {
             let at = attempts.restarted_at;
@@ -52,7 +53,7 @@ impl BackendFailures {
         if self.backends.values().any(has_restarted) {
             return false;
         }
-        // The number of backends at which connections broke, by the time of the evaluation.
+        // The number of backends with broken connections, by the time of the evaluation.
         let mut moments: BTreeMap<Instant, usize> = BTreeMap::new();
         for backend in self.backends.values() {
             for (at, counts) in backend.recent.times().zip(backend.recent.iter()) {
@@ -64,7 +65,7 @@ impl BackendFailures {
         let broken = moments.values().filter(|broken| **broken > 0).count();
         let shared = moments.values().filter(|broken| **broken > 1).count();
         let quiet = moments.len() - broken;
-        // Failures that never pause are at several backends in each evaluation, by chance.
+        // If failures never pause, several backends fail in each evaluation by chance.
         shared > 0 && 3 * shared >= 2 * broken && 2 * quiet >= broken
     }
 }
@@ -93,8 +94,8 @@ mod tests {
     use tokenweir_protocol::clock;
     use tokenweir_routing::resilience::Availability;
 
-    /// The causes after these evaluations. Each has the number of responses that each of two backends cut, of eight,
-    /// and the restarts of the engines so far.
+    /// The causes after these evaluations. Each evaluation is given as the number of responses, of eight, that
+    /// each of two backends cuts, and the number of restarts so far.
     fn causes(steps: &[u64], restarts: u64) -> Vec<String> {
         let mut rule = BackendFailures::default();
         let mut now = clock::epoch();

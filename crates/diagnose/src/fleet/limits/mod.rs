@@ -17,15 +17,15 @@ use tokenweir_request::significance::is_share_above;
 
 /// Length of the window whose requests are counted.
 const WINDOW: Duration = Duration::from_secs(30);
-/// Minimum number of requests that a limit ends, and their minimum share.
+/// Minimum number of requests that a limit ends, and then their minimum share of all requests.
 const MIN_ENDED: u64 = 3;
 const MIN_SHARE: f64 = 0.01;
-/// A timeout cuts off usual times if the p95 of the times that were in time is at least this part of it. A
-/// timeout that is far above all usual times is not the cause: what it ends stands still.
+/// A timeout is too short if the p95 of the successful times is at least this share of the timeout. A timeout
+/// far above all usual times is not the cause, because it ends only requests that make no progress.
 const TIGHT_PART: f64 = 0.25;
-/// Without any usual times, a timeout of at most so many seconds is the cause.
+/// If no usual times are known, a timeout of at most this many seconds counts as too short.
 const SHORT_SECONDS: f64 = 30.0;
-/// Maximum number of limits of the key file that the cause names.
+/// Maximum number of limits of the key file that the cause lists.
 const MAX_NAMED: usize = 2;
 /// The verdict about refused connections ends if no further connection is refused for this time.
 const CONNECTION_HOLD: Duration = Duration::from_secs(30);
@@ -51,11 +51,10 @@ pub(super) static GATEWAY_LIMIT: DiagnosisRule = DiagnosisRule {
 #[derive(Debug, Default)]
 pub(super) struct GatewayLimits {
     debounce: VerdictDebounce,
-    /// The ends of the last [`WINDOW`], the oldest first.
+    /// The numbers of requests that the gateway ended in the last [`WINDOW`], by reason.
     recent: Recent<BTreeMap<&'static str, u64>>,
-    /// What the last evaluation that found the condition found.
+    /// The result of the last evaluation that found the condition.
     found: Option<Finding>,
-    /// The number of refused connections.
     refused_connections: CountGrowth,
 }
 
@@ -99,14 +98,14 @@ impl GatewayLimits {
         Some(found.verdict.clone().with(evidence))
     }
 
-    /// Whether a timeout of the gateway is the reason why attempts fail in this way.
+    /// Whether a timeout of the gateway explains failed attempts of this kind.
     pub(super) fn excuses(&self, kind: &str) -> bool {
         let is_timeout =
             |found: &Finding| found.limit.kind == LimitKind::BackendTime && found.limit.ends(kind);
         self.debounce.is_active_or_pending() && self.found.as_ref().is_some_and(is_timeout)
     }
 
-    /// The limit that ended most requests of the window, if it ended enough of them.
+    /// The limit that ended most requests of the window. `None`: no limit ended enough requests.
     fn find(&self, fleet: &FleetObservation) -> Option<Finding> {
         let counted = LIMITS.iter().map(|limit| (limit, self.count(limit)));
         let relevant = counted.filter(|(limit, count)| is_relevant(limit, *count, fleet));
@@ -141,7 +140,7 @@ impl GatewayLimits {
         of_limit.map(|(reason, count)| (*reason, *count))
     }
 
-    /// The reason of most ends of the window by this limit.
+    /// The most frequent reason for which the gateway ended requests because of this limit.
     fn main_reason(&self, limit: &GatewayLimit) -> Option<&'static str> {
         let mut counts = BTreeMap::new();
         for (reason, count) in self.ends_by(limit) {
@@ -151,7 +150,6 @@ impl GatewayLimits {
         Some(most.0)
     }
 
-    /// The verdict about refused connections.
     fn refused_connections(&mut self, fleet: &FleetObservation, now: Instant) -> Option<Verdict> {
         let count = fleet.gateway.refused_connections;
         if !self
@@ -186,7 +184,7 @@ fn is_relevant(limit: &GatewayLimit, count: u64, fleet: &FleetObservation) -> bo
         && is_tight(limit, fleet)
 }
 
-/// Whether a timeout for backends cuts off usual times. True for other limits.
+/// Whether a timeout for backends is too short for usual times. Always true for other limits.
 fn is_tight(limit: &GatewayLimit, fleet: &FleetObservation) -> bool {
     if limit.kind != LimitKind::BackendTime {
         return true;
@@ -202,7 +200,7 @@ fn is_tight(limit: &GatewayLimit, fleet: &FleetObservation) -> bool {
     }
 }
 
-/// The cause: the setting, its value, what it does, and how far usual values are from it.
+/// The cause as text: the setting, its value, its effect, and the usual values for comparison.
 fn cause(
     limit: &GatewayLimit,
     count: u64,
@@ -232,7 +230,7 @@ fn cause(
     {
         cause = format!("{cause}, {common}");
     }
-    // The client that causes most of the work is not the one that a limit of its own stops.
+    // The client that causes most of the work is not the client that reaches its own limit.
     let client = match &fleet.limited_client {
         Some(client) if limit.refuses_one_client() => Some(format!(
             "{:.0} % of the refused requests of the last minute are of {}",
@@ -248,8 +246,8 @@ fn cause(
     }
 }
 
-/// The limits of the key file that refuse the requests of the client of most of them, with their values. `None`:
-/// unknown.
+/// The limits of the key file, with their values, that apply to the client with most of the refused requests.
+/// `None`: unknown.
 fn of_key_file(reason: Option<&str>, fleet: &FleetObservation) -> Option<String> {
     let limits = &fleet.limited_client.as_ref()?.limits;
     let unit = match reason? {
@@ -276,7 +274,8 @@ pub(super) fn named(setting: &SettingValue) -> String {
 }
 
 impl GatewayLimit {
-    /// The setting of the limit that is set. If two are, the first one unless the memory is not full.
+    /// The configured setting of this limit. Of two settings the first one is returned. For the reason
+    /// `overloaded`, it is returned only while the memory is full.
     fn setting<'a>(&self, fleet: &'a FleetObservation) -> Option<&'a SettingValue> {
         let mut set = self.settings.iter().filter_map(|name| fleet.setting(name));
         let first = set.next();
@@ -290,13 +289,13 @@ impl GatewayLimit {
         }
     }
 
-    /// Whether the limit belongs to one client, whose requests it refuses with 429.
+    /// Whether the limit applies to a single client, whose excess requests are refused with 429.
     fn refuses_one_client(&self) -> bool {
         let is_own = |reason: &&str| ["client_busy", "token_limit"].contains(reason);
         self.reasons.iter().any(is_own)
     }
 
-    /// Whether the limit ends attempts in this way. Attempts have words of their own for some reasons.
+    /// Whether the limit ends attempts of this kind. Some reasons have another name for attempts.
     fn ends(&self, kind: &str) -> bool {
         let reason = match kind {
             "timeout_first_output" => "first_output_timeout",

@@ -1,29 +1,29 @@
-//! The limits of the gateway that can end requests, each with the reasons that records of requests name.
+//! The limits of the gateway that can end requests, each with the reasons under which requests record it.
 
 /// A limit of the gateway, and the requests that it ends.
 #[derive(Debug)]
 pub(super) struct GatewayLimit {
-    /// The reasons of ends: of errors of the gateway, and of timeouts.
+    /// The reasons under which the gateway ends requests: reasons of its errors, and timeouts.
     pub(super) reasons: &'static [&'static str],
     /// The settings, the most probable first.
     pub(super) settings: &'static [&'static str],
-    /// What the limit does, after its name.
+    /// The effect of the limit, as a text that follows its name.
     pub(super) effect: &'static str,
-    /// What an operator can do.
+    /// The advice to an operator.
     pub(super) remedy: &'static str,
     pub(super) kind: LimitKind,
 }
 
-/// What a limit protects.
+/// The thing that a limit protects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LimitKind {
-    /// The time that a backend may take. A backend that stands still reaches any such limit.
+    /// The time that a backend may take. A backend that makes no progress exceeds any such limit.
     BackendTime,
-    /// The gateway itself: its memory, its files, its time.
+    /// The memory, the files or the time of the gateway itself.
     Gateway,
-    /// What one client, tenant or request may use. Clients reach it on purpose or by mistake.
+    /// The work of one client, tenant or request. Clients may reach this limit deliberately.
     Client,
-    /// Who may use the gateway.
+    /// Access to the gateway.
     Keys,
 }
 
@@ -54,7 +54,7 @@ pub const LIMIT_SETTINGS: [&str; 20] = [
 const RAISE_TIME: &str = "Raise the timeout above the longest usual time, or remove it: tokenweir reload applies it at once.";
 const RAISE_LIMIT: &str = "Raise the limit, or start a second gateway. More backends do not help.";
 
-/// The limits, in order of precedence at equal counts.
+/// The limits. If two limits ended the same number of requests, the later one is reported.
 pub(super) static LIMITS: [GatewayLimit; 13] = [
     GatewayLimit {
         reasons: &["first_output_timeout"],
@@ -155,7 +155,6 @@ pub(super) static LIMITS: [GatewayLimit; 13] = [
 ];
 
 impl GatewayLimit {
-    /// The name of a limit without a setting.
     pub(super) fn name_without_setting(&self) -> &'static str {
         match self.kind {
             LimitKind::Client => "a limit of the tenant or of the key",

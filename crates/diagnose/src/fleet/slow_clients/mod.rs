@@ -10,16 +10,16 @@ use tokenweir_request::significance::is_share_above;
 
 /// Length of the window whose uploads are counted.
 const WINDOW: Duration = Duration::from_mins(1);
-/// Minimum number of slow uploads, and their minimum share of the requests.
+/// Minimum number of slow uploads, and then their minimum share of the requests.
 const MIN_UPLOADS: usize = 3;
 const MIN_SHARE: f64 = 0.01;
-/// A client is named if it sent at least this share of the slow uploads.
+/// Share of the slow uploads from which their client is named.
 const NAMED_SHARE: f64 = 0.6;
 /// Maximum number of slow uploads that are kept.
 const MAX_KEPT: usize = 2_048;
 
-/// Of the open streams, at least this share, and at least `MIN_UNREAD`, must have
-/// clients that do not read.
+/// Minimum share of the open streams whose clients do not read. There must also be at least `MIN_UNREAD` of
+/// them.
 const MIN_UNREAD_SHARE: f64 = 0.2;
 const MIN_UNREAD: usize = 2;
 
@@ -41,7 +41,7 @@ pub(super) static SLOW_CLIENTS: DiagnosisRule = DiagnosisRule {
 /// The state of the rule between two evaluations.
 #[derive(Debug, Default)]
 pub(super) struct SlowClients {
-    /// Whether enough clients did not read at the last evaluation.
+    /// Whether the last evaluation found enough clients that do not read.
     was_unread: bool,
     uploads: Uploads,
 }
@@ -51,7 +51,7 @@ pub(super) struct SlowClients {
 struct Uploads {
     debounce: VerdictDebounce,
     recent: Recent<SlowUpload>,
-    /// What the last evaluation that found many found.
+    /// The verdict of the last evaluation that found many slow uploads.
     found: Option<Verdict>,
 }
 
@@ -62,8 +62,8 @@ impl SlowClients {
         let open = fleet.gateway.open_streams;
         let unread = fleet.gateway.unread_streams;
         let is_unread = unread >= MIN_UNREAD && unread as f64 >= MIN_UNREAD_SHARE * open as f64;
-        // Two evaluations in succession must find the clients, because one evaluation can find a
-        // client between two reads.
+        // The client must be found in two successive evaluations, because a single one can fall between two of
+        // its reads.
         let was_unread = std::mem::replace(&mut self.was_unread, is_unread);
         if slow_uploads.is_some() || !is_unread || !was_unread {
             return slow_uploads;
@@ -77,14 +77,14 @@ impl SlowClients {
 }
 
 impl Uploads {
-    /// The verdict about slow uploads, if they are many at `now`.
+    /// The verdict about slow uploads, if there are many in the window that ends at `now`.
     fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<Verdict> {
         self.recent.forget(WINDOW, now);
         let room = MAX_KEPT - self.recent.len();
         for upload in fleet.unforwarded.uploads.iter().take(room) {
             self.recent.add(upload.clone(), now);
         }
-        // The counts of the fleet are of half a minute.
+        // The counts of the fleet cover only half a minute.
         let requests = 2 * fleet.counts.requests;
         let count = self.recent.len();
         let is_found = count >= MIN_UPLOADS

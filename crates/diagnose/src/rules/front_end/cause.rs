@@ -1,41 +1,43 @@
-//! Where requests lose time before the engine, and what shows it.
+//! The causes of time that requests lose before they reach the engine.
 
 use crate::rule::prelude::*;
 
-/// Minimum number of attempts to connect in a minute, their minimum mean time, in seconds, and the mean time at which
-/// they are slow even without a lag.
+/// Minimum number of connection attempts in a minute. Then their minimum mean time in seconds, with a lag and
+/// without one.
 const MIN_CONNECTS: f64 = 3.0;
 const LATE_CONNECT_SECONDS: f64 = 0.05;
 const SLOW_CONNECT_SECONDS: f64 = 0.5;
-/// Greatest mean TTFT of an engine for a comparison with the first heads of connections, in seconds: some servers send
-/// the head with the first token, and long waits vary too much.
+/// Maximum mean TTFT of an engine, in seconds, for a comparison with the first response heads of connections.
+/// Some servers send the head only with the first token, and long waits vary too much.
 const QUICK_SECONDS: f64 = 0.3;
-/// Minimum share of streams among the requests at which response heads come at once.
+/// Minimum share of streams among the requests. Streams send their response head at once.
 const STREAMS_SHARE: f64 = 0.9;
-/// Minimum share of the lost time that new connections take.
+/// Minimum share of the lost time that opening connections takes.
 const CONNECT_PART: f64 = 0.4;
-/// A peer has the same trouble if its value is at least this part of the value of the backend.
+/// Minimum ratio of the value of a peer to that of the backend at which the peer has the same problem.
 const PEER_PART: f64 = 0.3;
-/// Minimum mean time of a metrics page that is late, in seconds. A page needs no engine.
+/// Minimum mean time in seconds to fetch a late metrics page. The server answers such a page without the
+/// engine.
 const LATE_PAGE_SECONDS: f64 = 0.15;
-/// Minimum number of tokens that arrive at once, and its minimum multiple of that of the peers.
+/// Minimum number of tokens that arrive together, and then the minimum ratio of this number to that of the
+/// peers.
 const LUMP_TOKENS: f64 = 4.0;
 const LUMP_FACTOR: f64 = 3.0;
-/// The same without peers: engines that decode speculatively send a few tokens at once.
+/// Minimum number of tokens that arrive together if there are no peers. It is higher, because speculative
+/// decoding sends several tokens at once.
 const LUMP_TOKENS_ALONE: f64 = 8.0;
 const MIN_LUMP_TOKENS: f64 = 100.0;
-/// Minimum share of the streams whose tokens arrive all at once, for a buffering proxy.
+/// Minimum share of streams whose tokens all arrive together, for a buffering proxy.
 const BUFFERED_SHARE: f64 = 0.5;
-/// Minimum number of streams of a kind, and minimum multiple of the wait of plain streams, for a lag of one kind of
-/// prompts.
+/// Minimum number of streams of a kind, and then the minimum ratio of their wait to that of plain streams.
 const MIN_OF_KIND: f64 = 3.0;
 const KIND_FACTOR: f64 = 3.0;
 
-/// A kind of requests that can wait before the engine while others do not.
+/// A kind of request that can wait before the engine while other requests do not.
 struct WaitingKind {
     wait: Ratio,
     text: &'static str,
-    /// `None`: the remedy of the rule.
+    /// The remedy for this kind. `None`: the remedy of the rule.
     remedy: Option<&'static str>,
 }
 
@@ -63,15 +65,16 @@ const KINDS: [WaitingKind; 2] = [
     },
 ];
 
-/// Where metrics pages are late.
+/// The backends whose metrics pages are late.
 pub(in crate::rules) enum PagePlace {
-    /// At the backend and not at its peers.
+    /// Only the pages of this backend are late.
     ThisBackend,
-    /// At the backend and at most of its peers.
+    /// The pages of this backend and of at least half of its peers are late.
     Everywhere,
 }
 
-/// Where metrics pages are late. `None`: those of the backend are not, or no times are known.
+/// The backends whose metrics pages are late. `None`: the pages of this backend are on time, or their times are
+/// unknown.
 pub(in crate::rules) fn late_pages(evaluation: &Evaluation<'_>) -> Option<PagePlace> {
     let page = |window: &StepWindow<'_>| window.mean(StepSignal::PageSeconds);
     let own = page(&evaluation.recent).filter(|own| *own >= LATE_PAGE_SECONDS)?;
@@ -85,16 +88,15 @@ pub(in crate::rules) fn late_pages(evaluation: &Evaluation<'_>) -> Option<PagePl
     }
 }
 
-/// The times of new connections in a window.
 struct Connects {
     count: f64,
     seconds: f64,
 }
 
 impl Connects {
-    /// If responses are streams, their heads come at once: then the time to the first head on a new connection
-    /// counts too, without the TTFT of the engine, because the kernel accepts connections that the server does not. Heads
-    /// that are as late on open connections are not late because of the connection.
+    /// The connection attempts of a window. Streams send their response head at once, so for them the time to
+    /// the first head on a new connection also counts, less the TTFT of the engine: the kernel accepts
+    /// connections before the server does. The delay that heads on open connections also have does not count.
     fn of(window: &StepWindow<'_>) -> Self {
         let sum = |signal| window.total(signal);
         let streams = window.ratio(StepSignal::Streams, StepSignal::Finished, 1.0);
@@ -105,7 +107,7 @@ impl Connects {
             count: sum(StepSignal::Connects),
             seconds,
         };
-        // The heads of refusals come late if the engine needs time to refuse.
+        // An engine may need time to refuse a request, so the heads of refusals can be late.
         let is_streaming = streams.is_some_and(|share| share >= STREAMS_SHARE)
             && sum(StepSignal::RefusedAttempts) < 1.0;
         let of_new = sum(StepSignal::FirstHeadSeconds);
@@ -129,8 +131,8 @@ impl Connects {
     }
 }
 
-/// The match for a backend whose new connections are so slow that no lag is needed: most requests use connections
-/// that are open.
+/// The match for a backend with very slow new connections. It needs no lag of the front end, because most
+/// requests use open connections.
 pub(super) fn slow_connects(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     if is_buffered(&evaluation.recent) {
         return None;
@@ -187,13 +189,12 @@ fn because_of_connects(
     }
 }
 
-/// Whether most responses arrive all at once.
+/// Whether the tokens of most responses all arrive together.
 fn is_buffered(window: &StepWindow<'_>) -> bool {
     let buffered = window.ratio(StepSignal::Buffered, StepSignal::Streams, 3.0);
     buffered.is_some_and(|share| share >= BUFFERED_SHARE)
 }
 
-/// Adds the cause of the lag to the match.
 pub(super) fn explained(mut found: RuleMatch, evaluation: &Evaluation<'_>, lag: f64) -> RuleMatch {
     if is_buffered(&evaluation.recent) {
         found.signals += 1;
@@ -216,7 +217,7 @@ pub(super) fn explained(mut found: RuleMatch, evaluation: &Evaluation<'_>, lag: 
     if let Some(kind) = WaitingKind::of(evaluation) {
         return kind.explain(found);
     }
-    // The window of the lag may be too short for connections.
+    // The window of the lag can be too short to contain new connections.
     let minute = evaluation.minute;
     let connects = Connects::of(&minute);
     let lost = lag * minute.total(StepSignal::FirstOutputs);
@@ -227,7 +228,7 @@ pub(super) fn explained(mut found: RuleMatch, evaluation: &Evaluation<'_>, lag: 
     because_of_pages(found, evaluation)
 }
 
-/// Adds the cause that the times of metrics pages show.
+/// Adds the cause that late metrics pages show.
 fn because_of_pages(mut found: RuleMatch, evaluation: &Evaluation<'_>) -> RuleMatch {
     let recent = evaluation.recent;
     if let Some(page) = recent.mean(StepSignal::PageSeconds) {
@@ -263,7 +264,7 @@ fn because_of_pages(mut found: RuleMatch, evaluation: &Evaluation<'_>) -> RuleMa
 }
 
 impl WaitingKind {
-    /// The kind whose requests alone wait, at all backends together. `None`: there is none.
+    /// The only kind of requests that waits, at all backends together. `None`: there is none.
     fn of(evaluation: &Evaluation<'_>) -> Option<&'static Self> {
         let mut minutes = windows(evaluation.peers(), FAST);
         minutes.push(evaluation.minute);
@@ -278,7 +279,8 @@ impl WaitingKind {
         }
     }
 
-    /// Whether the streams of the kind wait far longer than plain ones, which lose less time.
+    /// Whether streams of this kind wait far longer than plain streams, and lose far more time before the
+    /// engine.
     fn waits_more(&self, minutes: &[StepWindow<'_>]) -> bool {
         let plain = Ratio::of(
             StepSignal::PlainSeconds,
@@ -302,7 +304,7 @@ impl WaitingKind {
     }
 }
 
-/// The cause if many tokens arrive at once, and at the peers fewer.
+/// The cause if many tokens arrive together, and far fewer at the peers.
 fn lumps(evaluation: &Evaluation<'_>) -> Option<String> {
     let at_once = |window: &StepWindow<'_>| {
         window.ratio(StepSignal::StreamTokens, StepSignal::StreamArrivals, 1.0)

@@ -1,5 +1,5 @@
-//! The rule about time that requests lose between the gateway and the engine: while they connect, on the network, or
-//! in the API server of the backend.
+//! The rule about time that requests lose between the gateway and the engine: when connections are opened, on
+//! the network, or in the API server of the backend.
 
 mod cause;
 
@@ -12,10 +12,9 @@ use crate::rule::prelude::*;
 /// gateway minus that of the engine.
 const MIN_LAG_SECONDS: f64 = 0.1;
 /// The rule `front_end_gap` compares the front-end lag of the backend in the recent window with those of its
-/// peers.
-/// A backend needs at least `MIN_RECENT_STREAMS` streams in this window, and the lag of each peer may be at
-/// most `MAX_LAG_OF_PEER` times the lag of the backend. The window is short: a window of a minute would
-/// include the time before the fault, and routing soon sends few requests to the backend.
+/// peers. A backend needs at least `MIN_RECENT_STREAMS` streams in this window, and the lag of each peer may be
+/// at most `MAX_LAG_OF_PEER` times the lag of the backend. The window is short, because routing soon sends few
+/// requests to a slow backend. A window of a minute would still include the time before the fault.
 const MIN_RECENT_STREAMS: f64 = 8.0;
 const MAX_LAG_OF_PEER: f64 = 0.5;
 /// Minimum lag of the front end for the rule `front_end_gap` at a backend with few requests, in seconds. It
@@ -70,7 +69,7 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         MIN_LAG_SECONDS
     };
     let is_significant = lag >= min_lag.max(MIN_LAG_RATIO * ttft);
-    // A lag of less than twice its usual length is attributed to the network, and not to the front end.
+    // A lag of less than twice its usual value is attributed to the network, not to the front end.
     let is_new = evaluation
         .baseline(WindowMeasure::FrontEnd)
         .is_none_or(|usual| lag >= 2.0 * usual.median);
@@ -86,7 +85,7 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     Some(cause::explained(matched, evaluation, lag))
 }
 
-/// Whether the engine and the gateway saw the latest first outputs at about the same time.
+/// Whether the gateway and the engine saw the latest first outputs at about the same time.
 fn has_ended(recent: StepWindow<'_>, min_count: f64) -> bool {
     let of_gateway = recent.ratio(
         StepSignal::FirstOutputSeconds,
@@ -104,7 +103,6 @@ fn has_ended(recent: StepWindow<'_>, min_count: f64) -> bool {
     }
 }
 
-/// The match with its evidence, the lag first.
 fn with_evidence(evaluation: &Evaluation<'_>, window: StepWindow<'_>, lag: f64) -> RuleMatch {
     let in_engine = window.get(WindowMeasure::Running).unwrap_or(0.0)
         + window.get(WindowMeasure::Waiting).unwrap_or(0.0);
@@ -125,9 +123,9 @@ fn with_evidence(evaluation: &Evaluation<'_>, window: StepWindow<'_>, lag: f64) 
     RuleMatch::new(found.signals, vec![evidence]).with(found.evidence)
 }
 
-/// The lag of the front end in the recent window, in seconds, if it is significant and the lag of each peer
-/// is far smaller. The gateway is then not the cause. `None`: the lag is not significant, a peer has a
-/// similar lag, or there are too few streams.
+/// The lag of the front end in the recent window, in seconds, if it is significant and far larger than that of
+/// each peer. The gateway is then not the cause. `None`: the lag is not significant, a peer has a similar lag,
+/// or there are too few streams.
 fn lag_above_peers(evaluation: &Evaluation<'_>) -> Option<f64> {
     let lag = evaluation.recent.front_end_lag(MIN_RECENT_STREAMS)?;
     let peers = windows(evaluation.peers(), RECENT);

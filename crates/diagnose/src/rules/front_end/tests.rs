@@ -1,4 +1,4 @@
-//! What the rule says about a fleet of three backends, for each cause.
+//! Tests of the causes that the rule finds in a fleet of three backends.
 
 use crate::fleet::FleetObservation;
 use crate::history::{BackendRequestCounts, DiagnosisSample, EVERY, GatewayObservations};
@@ -7,7 +7,7 @@ use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_protocol::clock;
 
-/// What the diagnosis reads of one backend in one step. A test changes the values to simulate a fault.
+/// The observations of one backend in one step. A test changes the values to simulate a fault.
 #[derive(Debug, Clone)]
 struct Step {
     page: EngineLoad,
@@ -15,8 +15,8 @@ struct Step {
     number: u64,
 }
 
-/// Plays a minute of a healthy fleet, and then a minute in which `change` changes the steps of the backends. Returns
-/// the verdicts as `name backend: cause`.
+/// Runs one minute of a healthy fleet and then one minute in which `change` changes the steps of the backends.
+/// Returns the verdicts as `name backend: cause`.
 fn found(change: impl Fn(usize, &mut Step)) -> Vec<String> {
     let mut diagnoser = Diagnoser::default();
     let mut now = clock::epoch();
@@ -101,7 +101,7 @@ fn healthy(number: u64) -> Step {
     }
 }
 
-/// Each stream of the step waits for `seconds` more.
+/// Delays the first output of each stream of the step by `seconds`.
 fn delay(step: &mut Step, seconds: f64) {
     let counts = &mut step.gateway.counts;
     counts.first_output_seconds += 10.0 * seconds;

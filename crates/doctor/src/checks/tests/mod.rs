@@ -133,7 +133,6 @@ fn findings_after(change: impl FnOnce(&mut BackendFacts)) -> Vec<Finding> {
     examine(&facts(vec![backend]))
 }
 
-/// The remarks of the findings of one check.
 fn findings_of<'a>(findings: &'a [Finding], check: &str) -> Vec<&'a Remark> {
     let of_check = findings.iter().filter(|finding| finding.check == check);
     of_check.map(|finding| &finding.remark).collect()

@@ -24,7 +24,7 @@ pub trait BackendDriver: Send + Sync {
         None
     }
 
-    /// The step of the option in the health checker of a backend. `None`: the option has no step.
+    /// The step that the option adds to each health check of a backend. `None`: the option has no step.
     fn check_step(&self) -> Option<Box<dyn CheckStep>> {
         None
     }

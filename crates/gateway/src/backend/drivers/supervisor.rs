@@ -5,7 +5,7 @@
 use crate::backend::drivers::BackendDrivers;
 use crate::backend::health_checker::{CheckContext, HealthChecker, ScrapeObserver, ScrapeSettings};
 use crate::backend::pool::BackendPool;
-use crate::backend::{Backend, PoolSettings};
+use crate::backend::{Backend, PoolSettings, PoolUpdate};
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_net::client::HttpClient;
@@ -85,20 +85,24 @@ impl HealthCheckSupervisor {
         let _ = tokio::time::timeout(timeout, first_checks).await;
     }
 
-    /// Replaces the backends of the pool. First starts the health checkers of the added backends, and waits at
-    /// most `timeout` for their first checks. Stops the health checker of each removed backend when its last
-    /// request has ended, because until then the requests must learn if the backend dies.
-    pub async fn update_backends(
+    /// Plans to replace the backends of the pool. Starts the health checkers of the added backends, and waits at
+    /// most `timeout` for their first checks. Requests see no change before [`Self::apply_update`].
+    pub async fn prepare_update(
         &mut self,
         backends: Vec<Backend>,
-        settings: &PoolSettings,
         timeout: Duration,
-    ) {
+    ) -> PoolUpdate {
         let update = self.context.pool.plan_update(backends);
         for backend in update.added_backends() {
             self.start_checker(backend.clone());
         }
         self.wait_first_checks(timeout).await;
+        update
+    }
+
+    /// Replaces the backends of the pool. Stops the health checker of each removed backend when its last
+    /// request has ended, because until then the requests must learn if the backend dies. Does not wait.
+    pub fn apply_update(&mut self, update: PoolUpdate, settings: &PoolSettings) {
         self.context.pool.apply_update(update, settings);
         let backends = self.context.pool.backends();
         let is_member =

@@ -14,7 +14,7 @@ use tokenweir_routing::resilience::{Availability, FailureKind};
 use tokenweir_routing::{KnownPrefix, LoadEstimator, PromptFingerprint};
 
 /// The part of an option that belongs to one backend. Each method has a default, so a facet implements only
-/// what it needs. Routing calls no method for each candidate.
+/// what it needs. For speed, routing calls no method per candidate.
 pub trait BackendFacet: Any + Debug + Send + Sync {
     /// Whether the facet can stay if a reload builds it as `other`. If not, the backend is replaced by a new
     /// one.
@@ -25,27 +25,27 @@ pub trait BackendFacet: Any + Debug + Send + Sync {
     /// Takes over the settings that a reload can change. `other`: the facet as the new configuration builds it.
     fn adopt_settings(&self, _other: &dyn BackendFacet) {}
 
-    /// Forgets facts that may change with the next start of the server. Called when the backend is down or has
+    /// Discards facts that may be different after a restart. Called when the backend is down and when it has
     /// restarted.
     fn forget_server(&self) {}
 
-    /// Handles a failed request that concerns the facet alone. Returns whether the facet handled the failure.
-    /// If so, the backend may get the request again.
+    /// Handles a failure that only this facet can explain, such as a refused rank. Returns whether it handled
+    /// the failure. If so, the gateway may send the request to the backend again.
     fn on_failure(&self, _kind: FailureKind, _id: &BackendId) -> bool {
         false
     }
 
-    /// Forgets facts that hold for one start of the server only. Called when the server has restarted.
+    /// Discards facts about the process that ended. Called when the server has restarted.
     fn on_restart(&self) {}
 
     /// Whether the backend may get this part of a request. `model`: the requested model. `None`: the request names
-    /// none, or it is any request.
+    /// no model, or the answer is for all requests.
     fn suitability(&self, _part: RequestPart, _model: Option<&str>) -> Suitability {
         Suitability::Suitable
     }
 
-    /// Whether the suitability for whole requests depends on the model, or can change at any time. Otherwise the
-    /// pool asks for it only if it is not suitable when the backends of the pool change.
+    /// Whether `suitability` for whole requests depends on the model or can change at any time. If so, the pool
+    /// calls it for each request. If not, the pool calls it only after a change of its backends.
     fn judges_requests(&self) -> bool {
         false
     }
@@ -53,8 +53,8 @@ pub trait BackendFacet: Any + Debug + Send + Sync {
     /// Adds the facts of the facet to the condition of the backend.
     fn complete_condition(&self, _condition: &mut BackendCondition) {}
 
-    /// A fact, such as an error of the hardware, that backends which fail together can have in common: its name and
-    /// its value. `None`: the facet knows none.
+    /// The name and the value of a property, such as a hardware error, that can explain why several backends
+    /// fail together. `None`: the facet knows none.
     fn fact(&self) -> Option<(&'static str, String)> {
         None
     }
@@ -62,7 +62,7 @@ pub trait BackendFacet: Any + Debug + Send + Sync {
     /// Called when the load that this gateway puts on the backend has changed.
     fn on_load_change(&self, _change: &LoadChange<'_>) {}
 
-    /// Asks the option to make the backend available, for example to wake it.
+    /// Asks the option to make the backend available, for example to wake its engine.
     fn request_activation(&self) {}
 
     /// Whether the option was asked to make the backend available and has not done so yet.
@@ -99,9 +99,8 @@ pub trait PoolFacet: Debug + Send + Sync {
 /// The contents of the prefix cache of one backend, as far as an option knows them. Routing asks for them for
 /// each candidate.
 pub trait PromptCache: Debug + Send + Sync {
-    /// Returns which part of the prompt is known to be in the cache. `part`: the part of the backend whose
-    /// cache counts. `memo`: what the option keeps for one prompt from backend to backend. `None`: nothing is
-    /// known.
+    /// Returns which part of the prompt is known to be in the cache. `part`: the rank whose cache is asked.
+    /// `memo`: results for this prompt that the option reuses for the next backend. `None`: nothing is known.
     fn known_prefix(
         &self,
         prompt: &PromptFingerprint,
@@ -109,7 +108,8 @@ pub trait PromptCache: Debug + Send + Sync {
         memo: &mut PromptMemo,
     ) -> Option<KnownPrefix>;
 
-    /// Begins to follow a request with this prompt at the backend. `None`: the cache cannot follow the request.
+    /// Begins to observe a request with this prompt, to learn which blocks its text has. `None`: the cache
+    /// cannot learn from this request.
     fn follow(self: Arc<Self>, prompt: &Arc<PromptFingerprint>) -> Option<Box<dyn FollowedPrompt>>;
 }
 
@@ -122,14 +122,14 @@ pub trait FollowedPrompt: Debug + Send + Sync {
     fn set_usage(&self, usage: Usage);
 }
 
-/// The results that an option keeps while it looks up one prompt in the caches of several backends. `None`: no
+/// Intermediate results of an option while it looks up one prompt in the caches of several backends. `None`: no
 /// lookup yet.
 pub type PromptMemo = Option<Box<dyn Any>>;
 
 /// The part of a request for which a backend is leased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestPart {
-    /// The whole request, or everything but a prefill at another backend.
+    /// The whole request, or all of it except a prefill at another backend.
     Whole,
     /// The prefill on behalf of another backend.
     Prefill,
@@ -149,16 +149,15 @@ pub enum Suitability {
 /// A change of the load that this gateway puts on a backend.
 #[derive(Debug, Clone, Copy)]
 pub struct LoadChange<'a> {
-    /// Hash of the name of the backend.
+    /// Hash of the name of the backend, equal at all gateways.
     pub backend: u64,
-    /// The load of the backend.
+    /// Load, speed and sent prompts of the backend.
     pub estimator: &'a LoadEstimator,
     /// The prompt that was sent to the backend. `None`: a prompt was computed, or a request ended.
     pub prompt: Option<&'a Arc<PromptFingerprint>>,
 }
 
 impl Suitability {
-    /// Returns the worse of two values.
     pub(crate) fn or_worse(self, other: Self) -> Self {
         match (self, other) {
             (Self::Unsuitable, _) | (_, Self::Unsuitable) => Self::Unsuitable,

@@ -1,5 +1,5 @@
-//! The facets of a backend: what each option knows of the backend and does to it. This module names no option.
-//! The options register their facets.
+//! The facets of a backend: the state of each option for this backend. This module names no option, because
+//! options register their facets.
 
 mod facet;
 pub mod role;
@@ -34,7 +34,7 @@ pub struct BackendFacets {
     pub options: Vec<Box<dyn BackendFacet>>,
 }
 
-/// The facts that the facets have about the prompt of one request, while the candidates are computed.
+/// The knowledge of the facets about the prompt of one request. It is reused for all candidates.
 pub struct PromptKnowledge<'a> {
     prompt: &'a PromptFingerprint,
     memo: PromptMemo,
@@ -64,12 +64,12 @@ impl PoolFacets {
 }
 
 impl BackendFacets {
-    /// The facet of type `F`. `None`: the backend has none.
+    /// The facet of type `F`. `None`: its option is not attached.
     pub fn get<F: BackendFacet>(&self) -> Option<&F> {
         self.options.iter().find_map(|facet| facet.downcast())
     }
 
-    /// Iterates over all facets.
+    /// Iterates over the role and the facets of all options.
     pub fn each(&self) -> impl Iterator<Item = &dyn BackendFacet> {
         let role: &dyn BackendFacet = &self.role;
         self.options.iter().map(|facet| &**facet).chain([role])
@@ -109,19 +109,18 @@ impl BackendFacets {
         })
     }
 
-    /// Whether the backend may get this part of a request for `model`.
     pub(crate) fn suitability(&self, part: RequestPart, model: Option<&str>) -> Suitability {
         let judgements = self.each().map(|facet| facet.suitability(part, model));
         judgements.fold(Suitability::Suitable, Suitability::or_worse)
     }
 
-    /// Whether the backend may get each request, now and until the backends of the pool change.
+    /// Whether the backend is suitable for every request until the backends of the pool change.
     pub(crate) fn suit_all_requests(&self) -> bool {
         let is_fixed = !self.each().any(BackendFacet::judges_requests);
         is_fixed && self.suitability(RequestPart::Whole, None) == Suitability::Suitable
     }
 
-    /// Returns the status of the facets.
+    /// Returns what each facet adds to `/status`.
     pub fn status(&self) -> StatusBlocks {
         let mut blocks = StatusBlocks::default();
         self.options
@@ -132,7 +131,7 @@ impl BackendFacets {
 }
 
 impl<'a> PromptKnowledge<'a> {
-    /// The knowledge before the first candidate.
+    /// Nothing is known before the first candidate is looked up.
     pub fn new(prompt: &'a PromptFingerprint) -> Self {
         Self {
             prompt,

@@ -1,5 +1,5 @@
-//! The role of a backend: whether it computes prompts for other backends, or reads prompts that others have
-//! computed.
+//! The role of a backend with prefill and decode on different backends: it computes prompts for other backends,
+//! or reads the KV blocks of prompts that other backends computed.
 
 use super::facet::{BackendFacet, RequestPart, Suitability};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -8,13 +8,13 @@ use tokenweir_engine::role::Role;
 use tokenweir_protocol::atomic::AtomicFlag;
 use tokenweir_routing::resilience::FailureKind;
 
-/// The role of one backend.
+/// The configured role, and whether the backend has a KV connector.
 #[derive(Debug, Default)]
 pub struct RoleFacet {
     /// Index in [`Role::ALL`], plus 1. 0: the backend has no role.
     role: AtomicU8,
-    /// Whether the backend has computed a prompt for another backend without naming KV blocks since its start.
-    /// Such a backend has no KV connector.
+    /// Whether the backend, since its start, answered a prefill without naming KV blocks. Such a backend has no
+    /// KV connector.
     lacks_blocks: AtomicFlag,
 }
 
@@ -51,7 +51,8 @@ impl BackendFacet for RoleFacet {
         self.lacks_blocks.set(false);
     }
 
-    /// If a backend could not read the blocks of another one, it computes the prompt itself.
+    /// A decode backend that cannot read the KV blocks of a prefill backend gets the request again without
+    /// them.
     fn on_failure(&self, kind: FailureKind, _id: &BackendId) -> bool {
         kind == FailureKind::TransferFailed
     }

@@ -24,11 +24,11 @@ pub struct BackendTargets {
 pub struct PartialTarget {
     /// The name of the header that selects the part inside the backend.
     pub header: HeaderName,
-    /// The value of the header.
+    /// The value that selects this part.
     pub header_value: HeaderValue,
     /// The text in a response by which the backend refuses the part.
     pub refusal: &'static [u8],
-    /// The load and the speed of the part.
+    /// Load and speed of this part alone.
     pub estimator: LoadEstimator,
     /// The number of the part, and its index among the parts.
     pub part: TargetPart,
@@ -39,22 +39,20 @@ pub struct PartialTarget {
 /// A target of routing: a backend, or a part of a backend.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target<'a> {
-    /// Estimates the load of the target.
     pub(crate) estimator: &'a LoadEstimator,
-    /// Hash of the name of the target.
     pub(crate) key: u64,
     /// The part of the backend. `None`: the whole backend.
     pub(crate) part: Option<TargetPart>,
 }
 
-/// One of several parts of a backend that are targets of routing.
+/// A part of a backend that is a target of routing, if the backend has several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TargetPart {
     /// The number of the part on the metrics page.
     pub number: u32,
-    /// Index of the part, in the order of the numbers.
+    /// Position of the part, ordered by `number`.
     pub index: usize,
-    /// Number of parts.
+    /// Number of parts of the backend.
     pub count: usize,
 }
 
@@ -67,7 +65,7 @@ pub(crate) struct LeasedTarget {
 }
 
 impl BackendTargets {
-    /// The parts. `None`: the whole backend is the target.
+    /// The parts among which routing chooses. `None`: the whole backend is the target.
     pub fn parts(&self) -> Option<Arc<Vec<PartialTarget>>> {
         if !self.are_parts.get() {
             return None;
@@ -75,13 +73,13 @@ impl BackendTargets {
         self.parts.load_full()
     }
 
-    /// Makes these parts targets of routing.
+    /// Makes routing choose among these parts instead of the whole backend.
     pub fn set(&self, parts: Vec<PartialTarget>) {
         self.parts.store(Some(Arc::new(parts)));
         self.are_parts.set(true);
     }
 
-    /// Makes the whole backend the target.
+    /// Makes routing choose the whole backend again.
     pub fn clear(&self) {
         self.are_parts.set(false);
         self.parts.store(None);

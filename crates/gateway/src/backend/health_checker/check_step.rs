@@ -17,7 +17,6 @@ impl HealthChecker {
         }
     }
 
-    /// Calls `call` for each step that is not running.
     pub(super) fn each_step(&mut self, call: impl FnMut(&mut Box<dyn CheckStep>)) {
         self.steps.iter_mut().flatten().for_each(call);
     }

@@ -25,9 +25,7 @@ pub(super) struct EngineIdentity {
 pub(super) enum PageOrigin {
     /// The process of the previous page.
     Same,
-    /// A restarted process.
     Restarted,
-    /// Another engine.
     OtherEngine,
 }
 

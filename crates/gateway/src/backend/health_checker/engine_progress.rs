@@ -26,9 +26,7 @@ struct Standstill {
     /// A hash of the other values of the engine. `None`: not computed, because the token counts have changed
     /// since the previous page.
     values: Option<u64>,
-    /// Time at which the first scrape of the standstill started.
     first_scrape_at: Instant,
-    /// Time at which the last scrape of the standstill started.
     last_scrape_at: Instant,
 }
 

@@ -18,7 +18,6 @@ use tokenweir_net::page_fetcher::FetchError;
 /// The result of a health check.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HealthAnswer {
-    /// The backend is healthy.
     Healthy,
     /// No process accepts connections. The text is the error.
     Refused(String),
@@ -37,7 +36,7 @@ pub(super) enum HealthAnswer {
 pub(in crate::backend) enum ScrapeResult {
     /// The metrics page of an engine arrived.
     Readable,
-    /// Another response arrived.
+    /// A response arrived that is not the metrics page of an engine.
     Unreadable,
     /// No complete response arrived.
     Unanswered,
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn three_unanswered_probes_without_output_show_a_down() {
+    fn three_unanswered_probes_without_output_show_an_outage() {
         assert!(!is_down_after(2, &[]));
         assert!(is_down_after(3, &[]));
         assert!(!is_down_after(3, &[1]), "an output during the first probe");
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn failing_probes_show_a_down_after_5_s() {
+    fn failing_probes_show_an_outage_after_5_s() {
         let mut silence = Silence::default();
         let start = clock::epoch();
         for tenth in 0..60 {

@@ -17,7 +17,6 @@ pub(super) struct MetricsPage {
     configured: Option<(PageFetcher, PathAndQuery)>,
     /// URL path of the metrics page at the backend.
     path: &'static str,
-    /// The contents of the last page.
     pub(super) last: LastPage,
     /// Whether the next fetch tries the other known paths if `path` has no metrics.
     pub(super) should_discover_path: bool,
@@ -42,7 +41,6 @@ pub(super) struct LastPage {
 }
 
 impl MetricsPage {
-    /// Locates the metrics page of a backend.
     pub(super) fn new(identity: &BackendIdentity, context: &CheckContext) -> Self {
         let configured = identity.metrics_url.as_ref().map(|url| {
             // The API key of the backend is not sent to another host or port.

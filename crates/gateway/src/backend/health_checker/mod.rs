@@ -46,7 +46,7 @@ pub trait CheckStep: Send {
     /// Forgets facts that may change with the next start of the server. Not called while the step runs.
     fn reset(&mut self) {}
 
-    /// Called before a scrape of the backend.
+    /// Called before each scrape, for example to read counters at the same time.
     fn before_scrape(&mut self, _backend: &Backend) {}
 
     /// Reads a metrics page, whose values are in `load`. `None`: the backend answered with an error.
@@ -58,7 +58,7 @@ pub trait CheckStep: Send {
     /// When the step runs.
     fn time(&self) -> StepTime;
 
-    /// Runs the step.
+    /// Runs the step, which may send requests through the checker.
     fn run<'a>(&'a mut self, checker: &'a mut HealthChecker) -> BoxFuture<'a, ()>;
 }
 
@@ -67,17 +67,17 @@ pub trait CheckStep: Send {
 pub enum StepTime {
     /// During a check of a backend that answers.
     Check,
-    /// After each check of the backend.
+    /// After each check, also of a backend that does not answer.
     AfterCheck,
 }
 
-/// Checks one backend.
+/// Checks one backend in an endless loop, and keeps what it learned from earlier checks.
 pub struct HealthChecker {
     /// The state and the settings that the health checkers of all backends share.
     pub context: Arc<CheckContext>,
-    /// The backend.
+    /// The checked backend.
     pub backend: Arc<Backend>,
-    /// Fetches pages of the backend.
+    /// Fetches pages of the backend, such as `/health`, with the limits of `scrape`.
     pub fetcher: PageFetcher,
     metrics_page: MetricsPage,
     /// The run of consecutive probes that got no usable answer.
@@ -226,7 +226,7 @@ impl HealthChecker {
         }
     }
 
-    /// Scrapes the metrics. Requests `/health` unless it passed recently and the scrape worked.
+    /// Scrapes the metrics. Requests `/health` too, unless it passed recently and the scrape succeeded.
     async fn check(&mut self) {
         let now = clock::now();
         self.backend

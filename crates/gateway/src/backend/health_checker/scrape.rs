@@ -181,9 +181,9 @@ impl Backend {
     /// this gateway put on the backend at that time.
     pub fn record_load(&self, load: &EngineLoad, local_load: &LocalLoad, scraped_at: Instant) {
         if let Some(report) = LoadReport::of(load) {
-            self.load
-                .estimator
-                .on_report(&report, local_load, scraped_at);
+            let load = &self.load;
+            load.estimator.on_report(&report, local_load, scraped_at);
+            load.engine_queues.on_report(&report, scraped_at);
         }
         self.update_state(|state| {
             state.metrics_error = None;

@@ -8,7 +8,6 @@ use std::time::Duration;
 pub(super) struct BackendActivity {
     /// Number of requests of this gateway in flight on the backend.
     pub(super) in_flight: u32,
-    /// Whether requests wait in the engine of the backend.
     pub(super) has_waiting_requests: bool,
     /// KV cache usage of the backend, from 0 to 1.
     pub(super) kv_usage: f64,
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn scrapes_take_less_than_a_twentieth() {
+    fn scrapes_take_under_a_twentieth_of_the_time() {
         let took = Duration::from_millis(30);
         assert!(took.as_secs_f64() / (took + backoff(took)).as_secs_f64() < 0.05);
     }

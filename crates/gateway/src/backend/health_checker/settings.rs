@@ -51,7 +51,7 @@ pub struct CheckContext {
     pub pool: Arc<BackendPool>,
     /// The client that fetches pages.
     pub client: HttpClient,
-    /// The settings of health checks and scrapes.
+    /// Intervals, timeout and size limit of scrapes.
     pub settings: ScrapeSettings,
     pub(in crate::backend) scrape_observer: Arc<dyn ScrapeObserver>,
     /// The checks of all backends are aligned to a common time grid that starts at this moment.

@@ -6,7 +6,6 @@ use std::time::Duration;
 /// The event that ended the wait for the next health check.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum WakeReason {
-    /// The interval was over.
     IntervalElapsed,
     /// The backend was idle and got a request.
     FirstRequest,

@@ -23,8 +23,8 @@ use tokenweir_routing::resilience;
 use tokenweir_routing::{CandidateSampler, Policy, PromptFingerprint};
 use tokio::sync::{Notify, broadcast};
 
-/// Maximum time for which a request waits for new model lists. One read of a list takes less, unless
-/// `scrape.timeout` exceeds its default of 2 s.
+/// Maximum time for which a request waits for new model lists. It exceeds the default of `scrape.timeout`, 2 s,
+/// which limits one read.
 const MAX_MODEL_LIST_WAIT: Duration = Duration::from_secs(3);
 
 /// All backends, and the policy that picks a backend for each attempt.
@@ -51,7 +51,7 @@ pub struct BackendPool {
 /// A prompt that another gateway sent to a backend.
 #[derive(Debug, Clone)]
 pub struct PeerPrompt {
-    /// The position of the backend in the pool.
+    /// Position of the backend in the pool.
     pub backend: usize,
     /// The blocks of the prompt. The other fields of the fingerprint are not known.
     pub prompt: Arc<PromptFingerprint>,
@@ -69,12 +69,12 @@ struct PoolState {
     retiring: Vec<Arc<Backend>>,
 }
 
-/// The settings of the pool.
+/// The settings of the pool, which a reload replaces.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PoolSettings {
-    /// The configured models and aliases.
+    /// The entries of `models`.
     pub models: Vec<ModelConfig>,
-    /// The active policy.
+    /// The policy that picks among the candidates.
     pub policy: Policy,
     /// Panic mode ignores ejections if the share of backends that are not ejected, from 0 to 1, is
     /// below this value.

@@ -23,7 +23,6 @@ pub(super) struct RequestNeeds<'a> {
     now: Instant,
 }
 
-/// The estimated length of a request.
 struct RequestLength {
     /// Tokens of the prompt plus the output tokens that the client allows.
     tokens: f64,
@@ -69,9 +68,9 @@ impl PoolSnapshot {
     /// the first of these rules that applies decides:
     ///
     /// - Backends that seem able are kept.
-    /// - Backends that may be able are kept. The client gets the refusal of a backend that is not.
+    /// - Backends that may be able are kept. If such a backend refuses the request, the client gets the refusal.
     /// - If an unavailable backend may be able, none is kept, and the request waits for that backend.
-    /// - The backends that come nearest are kept. The client gets their error.
+    /// - The backends that meet most of the needs are kept, and the client gets their error.
     ///
     /// Two cases keep only backends that seem able. In a sample of the route, other backends may exist outside
     /// of the sample. After a failed attempt with a learned length, the response to that attempt is more useful
@@ -158,8 +157,8 @@ impl PoolSnapshot {
                 .may_be_met_by(backend, position)
     }
 
-    /// A hash of the set of backends of the route that can serve the request when they are available. 0: all of
-    /// them, or none.
+    /// Hash of the set of backends of the route that can serve the request when they are available. 0: all
+    /// backends of the route, or none.
     pub(super) fn able_backends(
         &self,
         requirements: &BackendRequirements<'_>,
@@ -327,7 +326,8 @@ impl RequestNeeds<'_> {
         length.tokens > context || prompt.media == 0 && shown() > context
     }
 
-    /// Keeps the backends of `up` that come nearest to what the request needs.
+    /// Keeps the backends of `up` that serve the path, of these the ones that serve the media, and of these the ones
+    /// with the longest context. A condition that no backend meets is skipped.
     fn retain_nearest(&self, up: &mut Vec<usize>, backends: &[Arc<Backend>]) {
         let serves_path = |position: &usize| self.serves_path(&backends[*position]);
         let serves_media = |position: &usize| self.serves_media(&backends[*position]);

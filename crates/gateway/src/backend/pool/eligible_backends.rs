@@ -33,9 +33,9 @@ const ASSUMED_OUTPUT_TOKENS: u64 = 256;
 pub struct BackendRequirements<'a> {
     /// The requested model. `None`: the client named no model.
     pub model: Option<&'a str>,
-    /// The fingerprint of the prompt of the request.
+    /// Length and block hashes of the prompt.
     pub prompt: &'a Arc<PromptFingerprint>,
-    /// Whether the client requested a stream.
+    /// Whether the body has `"stream": true`.
     pub is_stream: bool,
     /// The only backend that may serve the request. `None`: any backend of its route.
     pub backend: Option<&'a BackendId>,
@@ -46,7 +46,7 @@ pub struct BackendRequirements<'a> {
     /// prompt and these tokens must fit into the context of the model. `None`: the gateway cannot estimate the
     /// length of the request.
     pub max_tokens: Option<u32>,
-    /// Number of choices that the client requests.
+    /// The number `n` of choices in the request.
     pub choices: u32,
     /// If set, only the backends with the longest context may serve the request, and that context must exceed
     /// this value. `None`: no backend has refused the request because of its length.
@@ -62,7 +62,6 @@ pub struct BackendRequirements<'a> {
 /// The search for a backend that can be leased to a request.
 #[derive(Clone, Copy)]
 pub(super) struct BackendSearch<'a> {
-    /// The requirements of the request on a backend.
     pub(super) requirements: &'a BackendRequirements<'a>,
     /// The backends of earlier attempts of the request. They are excluded.
     pub(super) tried: &'a [Arc<Backend>],
@@ -71,7 +70,6 @@ pub(super) struct BackendSearch<'a> {
     pub(super) breaker_mode: BreakerMode,
     /// Whether the search includes backends that are down only by suspicion.
     pub(super) allows_suspected: bool,
-    /// The part of the request that the lease is for.
     pub(super) part: RequestPart,
     pub(super) now: Instant,
 }
@@ -79,9 +77,8 @@ pub(super) struct BackendSearch<'a> {
 /// The backends that may serve a request now.
 #[derive(Default)]
 pub(super) struct EligibleBackends {
-    /// The candidates for the policy.
     pub(super) candidates: Vec<Candidate>,
-    /// The greatest number of prompt tokens that any one backend, full or not, has cached.
+    /// The maximum number of prompt tokens that any one backend, full or not, has cached.
     pub(super) most_cached: f64,
     /// Whether all backends that could serve the request are full. False if there are none.
     pub(super) are_full: bool,

@@ -85,7 +85,7 @@ impl PoolSnapshot {
             .collect()
     }
 
-    /// Why the backend at `position` is no candidate for the request.
+    /// The reason, for the record of the decision, why the backend at `position` is no candidate.
     fn exclusion_reason(
         &self,
         position: usize,

@@ -49,14 +49,14 @@ pub struct ExpectedWork {
     pub ttft: f64,
 }
 
-/// A backend that the policy picked for one request. Dropping the offer has no effect.
+/// A backend that the policy picked and that is not leased yet. Dropping the offer has no effect.
 pub struct BackendOffer {
     snapshot: Guard<Arc<PoolSnapshot>>,
     picked: PickedBackend,
 }
 
 impl BackendPool {
-    /// The backends, by position.
+    /// All backends. Their index is their position.
     pub fn backends(&self) -> Arc<[Arc<Backend>]> {
         self.snapshot().backends.clone()
     }
@@ -87,7 +87,7 @@ impl BackendPool {
         self.snapshot().backends.len()
     }
 
-    /// The active policy.
+    /// The policy that picks backends, with its settings.
     pub fn policy(&self) -> Policy {
         self.snapshot().policy
     }
@@ -274,7 +274,7 @@ impl BackendPool {
         backends.map(count).sum()
     }
 
-    /// The positions of the backends of a model.
+    /// Positions of the backends on the route of a model. `None`: the request names no model.
     pub fn model_backends(&self, model: Option<&str>) -> Arc<[usize]> {
         self.snapshot().routes.lookup(model).backends.clone()
     }

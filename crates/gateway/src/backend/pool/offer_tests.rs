@@ -366,7 +366,7 @@ fn a_long_request_waits_for_enough_context() {
 }
 
 #[test]
-fn a_wait_for_more_context_ends_without_hope() {
+fn a_hopeless_wait_for_more_context_ends() {
     let pool = uneven_pool();
     let long = pool.backends()[1].clone();
     long.mark_down("refused");

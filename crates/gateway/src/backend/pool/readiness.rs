@@ -14,7 +14,7 @@ use tokenweir_routing::resilience::Availability;
 /// The availability of all backends at one moment.
 #[derive(Debug, Clone)]
 pub struct Readiness {
-    /// The availability of each backend, by position.
+    /// One entry per backend, by position.
     pub backends: Vec<BackendAvailability>,
     /// Whether panic mode ignores ejections, for at least one model.
     pub is_panic: bool,
@@ -22,10 +22,10 @@ pub struct Readiness {
     pub is_ready: bool,
 }
 
-/// The availability of one backend.
+/// The availability of one backend at the time of [`Readiness`].
 #[derive(Debug, Clone)]
 pub struct BackendAvailability {
-    /// The backend.
+    /// The assessed backend.
     pub backend: Arc<Backend>,
     /// The availability of the backend, without regard to panic mode.
     pub availability: Availability,

@@ -50,7 +50,7 @@ pub(super) struct PoolSnapshot {
 pub(super) struct PickedBackend {
     pub(super) context: RoutingContext,
     pub(super) choice: PolicyChoice,
-    /// Greatest number of prompt tokens that any eligible backend, full or not, has cached.
+    /// Maximum number of prompt tokens that any eligible backend, full or not, has cached.
     pub(super) most_cached: f64,
     /// Positions of the backends of the route that are no candidates, each with the reason.
     pub(super) excluded: Box<[(usize, &'static str)]>,
@@ -276,6 +276,7 @@ impl PoolSnapshot {
                 candidate.output = requirements.bounded_output(candidate.output);
                 candidate.position = position;
                 candidate.has_adapter = has_adapter;
+                candidate.needs_adapter = route.adapter_hash.is_some();
                 eligible.most_cached = eligible.most_cached.max(candidate.cached);
                 eligible.candidates.push(*candidate);
             };

@@ -98,7 +98,6 @@ fn down_and_tried_backends_are_not_picked() {
     assert_eq!(lease(&pool, None).unwrap_err(), GatewayError::NoBackend);
 }
 
-/// Leases the backend that the pool offers.
 pub(super) fn lease_offered(
     pool: &BackendPool,
     thresholds: &SaturationThresholds,
@@ -262,7 +261,6 @@ async fn only_waiting_requests_are_notified() {
 
 // === updates ===
 
-/// A configured backend at `127.0.0.1` and this port.
 pub(super) fn backend_at(port: usize) -> Backend {
     let address = BackendAddress::parse(&format!("http://127.0.0.1:{port}")).unwrap();
     Backend::new(address.default_id(), address, None)

@@ -56,7 +56,7 @@ impl ModelLengths {
             .filter(|length| *length > 0)
     }
 
-    /// The greatest context length at the backends `positions`. `None`: no length is known.
+    /// The maximum context length at the backends `positions`. `None`: no length is known.
     pub(crate) fn greatest(&self, positions: impl Iterator<Item = usize>) -> Option<u32> {
         positions.filter_map(|position| self.at(position)).max()
     }

@@ -27,10 +27,10 @@ use tokenweir_protocol::openai::engine_control::Permissions;
 use tokenweir_request::access::RequestCaps;
 use tokenweir_request::record::ModelLabel;
 
-/// The route of a model.
+/// The backends, the name at the backends and the settings of one model.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ModelRoute {
-    /// The metric label of the model.
+    /// The label value of the model in metrics.
     pub label: ModelLabel,
     /// The model name that the backends use. `None`: the same name as in client requests.
     pub served_as: Option<Arc<str>>,
@@ -44,7 +44,7 @@ pub struct ModelRoute {
     pub adapter_hash: Option<u64>,
     /// The engine-control fields that every client of the model may use.
     pub permissions: Permissions,
-    /// Caps on each request of the model. `None`: no caps.
+    /// Limits on the fields of each request of the model. `None`: no caps.
     pub caps: Option<Arc<RequestCaps>>,
     /// Overrides of global settings for requests of this model.
     pub policy: RoutePolicy,
@@ -221,7 +221,7 @@ impl RouteTable {
     }
 
     /// Adds the models that are not in `current` and that a backend listed until a few minutes ago. Their requests
-    /// go where those of an `unknown` model go.
+    /// go to the backends of `unknown`.
     fn add_absent_models(
         &self,
         current: &mut HashMap<Arc<str>, Arc<ModelRoute>>,

@@ -20,12 +20,10 @@ pub(in crate::backend) struct ModelLabelTable {
     by_name: HashMap<Arc<str>, AssignedLabel>,
 }
 
-/// The assignment of a label value to one model.
 #[derive(Debug)]
 struct AssignedLabel {
     /// Number of label values that were assigned before this one.
     sequence: u64,
-    /// Whether the configuration names the model.
     is_configured: bool,
     /// Whether the model is a LoRA adapter.
     is_adapter: bool,

@@ -24,11 +24,11 @@ pub struct BegunStream {
     pub requirements: OwnedRequirements,
 }
 
-/// The wait for a backend that continues a stream.
+/// The wait of an interrupted stream for a backend that continues it.
 pub struct BegunWait {
-    /// The requirements of the stream.
+    /// The requirements of the stream on the other backend.
     pub stream: Arc<BegunStream>,
-    /// The backends that failed the stream.
+    /// Backends that have failed this stream.
     pub excluded: Vec<Arc<Backend>>,
     /// Pause before the first try, to spare a busy backend.
     pub pause: Duration,

@@ -38,7 +38,6 @@ pub struct AdmissionController {
 
 /// The result of the search for a backend with capacity for a request.
 enum Capacity {
-    /// A backend with capacity.
     Backend(BackendOffer),
     /// Every backend that can serve the request is full.
     Full,
@@ -50,14 +49,12 @@ enum Capacity {
 enum AdmitOutcome {
     /// The request got a lease.
     Leased(LeasedBackend),
-    /// The request was queued.
     Queued(QueuedRequestId, WaitLimit),
 }
 
 /// The entry of a waiting request in the queue. Dropping the guard removes the entry.
 pub(super) struct QueueGuard<'a> {
     pub controller: &'a AdmissionController,
-    /// The id of the entry in the queue.
     pub key: QueuedRequestId,
     pub result_receiver: oneshot::Receiver<WaitResult>,
 }
@@ -131,7 +128,7 @@ impl AdmissionController {
         self.settings.load().as_ref()?.has_missed_objective(record)
     }
 
-    /// The models for which requests wait.
+    /// Models with waiting requests, each with their number and whether a backend serves it.
     pub fn waiting_models(&self) -> Vec<WaitingModel> {
         lock(&self.queue).waiting_models().collect()
     }

@@ -17,7 +17,7 @@ impl AdmissionController {
         self.pool.capacity_notifier.notify();
     }
 
-    /// Number of requests that wait for the gate.
+    /// Number of requests that wait for the gate although backends have capacity.
     pub fn gated_requests(&self, now: Instant) -> usize {
         lock(&self.queue).gated(now)
     }
@@ -43,7 +43,6 @@ impl AdmissionController {
         }
     }
 
-    /// Whether the gate holds a waiting request.
     pub(super) fn holds(&self, request: &QueuedRequest<LeaseWaiter>, now: Instant) -> bool {
         if !request.is_gated(now) {
             return false;

@@ -33,7 +33,7 @@ pub struct AdmissionSettings {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WaitLimit {
     pub ends_at: Instant,
-    /// The time until which the gate can hold the request. `None`: the gate does not hold the request.
+    /// The end of the gate's part of the wait. `None`: the gate does not hold the request.
     pub gated_until: Option<Instant>,
     /// The TTFT limit of the objective that the request misses after this wait. `None`: it has none.
     pub objective: Option<Duration>,
@@ -42,9 +42,9 @@ pub(super) struct WaitLimit {
 /// A request that is about to wait.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AskedWait {
-    /// Whether no backend can serve its model.
+    /// Whether no backend can serve the model of the request.
     pub(super) is_without_backend: bool,
-    /// Its TTFT in seconds without a wait.
+    /// The TTFT of the request in seconds without a wait.
     pub(super) predicted_ttft: f64,
     pub(super) standing: Standing,
 }
@@ -108,7 +108,8 @@ impl AdmissionSettings {
             objective.map(|limit| (from + longest_wait(limit, wait.predicted_ttft)).max(now));
         let late_at = late_at.filter(|at| *at < ends_at);
         match late_at {
-            // It will be late, and a turn that does not fit makes others late, too.
+            // A request that the gate holds will miss its objective anyway, and admitting it would make other
+            // requests miss theirs.
             Some(_) if standing == Standing::Held => WaitLimit {
                 ends_at,
                 gated_until: Some(ends_at),

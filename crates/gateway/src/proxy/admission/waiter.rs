@@ -14,14 +14,14 @@ use tokenweir_routing::admission::{
 };
 use tokio::sync::oneshot;
 
-/// A lease on a backend, and the decision that picked the backend.
+/// A lease, and the decision that picked its backend.
 pub type LeasedBackend = (Lease, Arc<RoutingDecision>);
 
 /// The requirements of a request on its backend, without the model. Kept while the request waits or its stream
 /// is open.
 #[derive(Debug, Clone)]
 pub struct OwnedRequirements {
-    /// The prompt.
+    /// Length and block hashes of the prompt.
     pub prompt: Arc<PromptFingerprint>,
     is_stream: bool,
     backend: Option<BackendId>,
@@ -49,7 +49,6 @@ pub(super) struct LeaseWaiter {
 pub(super) struct Flow {
     /// The index of the priority class. 0 takes precedence over all others.
     pub class: usize,
-    /// A hash of the tenant.
     pub tenant: u64,
 }
 
@@ -112,7 +111,6 @@ pub(super) fn enqueue(
     }
 }
 
-/// The requirements of a waiting request on its backend.
 pub(super) fn queued_requirements(request: &QueuedRequest<LeaseWaiter>) -> BackendRequirements<'_> {
     request
         .payload
@@ -137,7 +135,6 @@ impl OwnedRequirements {
         }
     }
 
-    /// The requirements for a request for `model`.
     pub(super) fn of_model<'a>(&'a self, model: Option<&'a str>) -> BackendRequirements<'a> {
         BackendRequirements {
             model,

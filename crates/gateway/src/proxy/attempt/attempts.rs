@@ -112,7 +112,6 @@ impl<'a> Attempts<'a> {
         leased.unwrap_or_else(|deadline| Err(deadline.error()))
     }
 
-    /// The requirements of the request on its next backend.
     pub(crate) fn requirements(&self) -> BackendRequirements<'a> {
         BackendRequirements {
             longer_than: self.longer_than,

@@ -20,7 +20,7 @@ pub(crate) type ForwardResult = Result<Forwarded, GatewayError>;
 
 /// The failure of an attempt, and the result for the client if the request cannot fail over.
 pub struct AttemptFailure {
-    /// The kind of the failure.
+    /// Decides about failover and the effect on the circuit breaker.
     pub kind: FailureKind,
     /// A description of the failure for logs and status pages.
     message: Cow<'static, str>,
@@ -34,9 +34,9 @@ pub struct AttemptFailure {
 
 /// A failed attempt with the lease on its backend.
 pub struct FailedAttempt {
-    /// The failure.
+    /// Why the attempt failed.
     pub failure: AttemptFailure,
-    /// The lease on the backend.
+    /// The lease on the backend that failed.
     pub lease: Lease,
     /// Whether the backend may get the request again, because only the gateway's additions to the request made
     /// the attempt fail.

@@ -12,11 +12,11 @@ use tokenweir_routing::PromptFingerprint;
 
 /// The parts from which a request to a backend is built.
 pub struct OutboundRequest<'a> {
-    /// The head of the client request.
+    /// Method, path and headers of the client.
     pub head: &'a request::Parts,
-    /// The prompt.
+    /// Length and block hashes of the prompt.
     pub prompt: &'a Arc<PromptFingerprint>,
-    /// The body.
+    /// The body with the edits for this backend.
     pub body: &'a Bytes,
     /// Timeout for the response head. `None`: the default of the HTTP client.
     pub headers_timeout: Option<Duration>,

@@ -17,13 +17,13 @@ use tokenweir_protocol::openai::RequestFields;
 pub struct PreparedRequest<'a> {
     /// The settings and the state that all requests share.
     pub context: &'a Arc<ProxyContext>,
-    /// The head of the client request.
+    /// Method, path and headers of the client.
     pub head: &'a request::Parts,
     /// The fields that were read from the body.
     pub fields: &'a RequestFields,
     /// The body and its edits for the backends.
     pub body: &'a UpstreamBody,
-    /// The requirements of the request on its backend.
+    /// The requirements of the request on a backend, such as model, length and path.
     pub requirements: &'a BackendRequirements<'a>,
     /// The deadlines until the response head is sent to the client. [`PreparedRequest::current_deadlines`]
     /// leaves out those that no longer apply.

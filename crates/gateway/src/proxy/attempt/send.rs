@@ -14,13 +14,13 @@ use tokenweir_protocol::clock;
 use tokenweir_protocol::http1::{RequestFraming, websocket};
 use tokenweir_request::record::{Attempt, RequestRecord};
 
-/// An attempt that is about to be sent.
+/// An attempt whose request has not been sent.
 pub struct OutboundAttempt<'a> {
-    /// The request.
+    /// The request, which all its attempts share.
     pub request: &'a PreparedRequest<'a>,
-    /// The lease on the backend.
+    /// The lease on the backend that gets the request.
     pub lease: &'a Lease,
-    /// The body for the backend.
+    /// The body with the edits for this backend.
     pub body: Bytes,
     /// Whether only one engine may receive the body, and only once. Such an attempt uses a new connection.
     pub is_once: bool,

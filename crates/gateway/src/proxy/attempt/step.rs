@@ -44,8 +44,8 @@ pub trait AttemptStep: Send {
     ) {
     }
 
-    /// The source of another body, for the case that the backend cannot complete the response. `None`: the step
-    /// has no source.
+    /// The source of another body if the backend cannot complete the response. `None`: the response then ends
+    /// early.
     fn body_source(&self, _exchange: &Exchange, _: &PreparedRequest<'_>) -> Option<BodySource> {
         None
     }
@@ -58,7 +58,6 @@ pub(crate) enum Next {
     /// Like `Failover`. If the request has tried all backends that can serve it, the step searches for another
     /// one.
     Search,
-    /// The end of the request, for this reason.
     End(FailoverDenialReason),
 }
 

@@ -14,7 +14,6 @@ pub(crate) struct InboundRequest<'a, B> {
 }
 
 impl<'a, B> InboundRequest<'a, B> {
-    /// Replaces the body of the request.
     pub(super) fn map<C>(self, body: impl FnOnce(B) -> C) -> InboundRequest<'a, C> {
         let Self {
             context,

@@ -184,7 +184,6 @@ fn allow_early_response(exchange: &mut Exchange, fields: &RequestFields, early: 
 }
 
 impl RequestTarget {
-    /// The requirements of the request on its backend.
     fn requirements<'a>(
         &'a self,
         record: &RequestRecord,

@@ -78,7 +78,6 @@ pub(super) async fn forward_websocket<B: IncomingBody + Send + 'static>(
     Ok(forwarded)
 }
 
-/// The time limits of a request.
 struct TimeLimits {
     /// Timeout of the whole request, from its route. `None`: the timeout of the model or, if it has none, the
     /// global timeout.

@@ -154,7 +154,7 @@ async fn decode(
 }
 
 /// Maximum time that a client may take for the first `received` bytes of a body. Without this limit, a client
-/// that sends one byte within each `idle_timeout` would hold the body memory for ever.
+/// that sends one byte within each `idle_timeout` would hold the body memory forever.
 pub(crate) fn max_upload_time(received: usize, idle_timeout: Duration) -> Duration {
     let transfer = Duration::try_from_secs_f64(received as f64 / MIN_UPLOAD_RATE);
     idle_timeout
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_several_chunks_are_copied() {
+    async fn only_bodies_of_several_chunks_are_copied() {
         let chunk: &[u8] = b"{\"model\"";
         let body = read_chunks(vec![Ok(chunk)], 100).await.unwrap();
         assert_eq!(body.as_ptr(), chunk.as_ptr());

@@ -36,7 +36,7 @@ struct LargeBodies {
 #[derive(Debug)]
 pub struct BodyMemoryPermit {
     memory: Arc<BodyMemory>,
-    /// The party that sent the body.
+    /// The party to which the memory is charged.
     pub party: Party,
     /// Number of bytes that the request has in the shared body memory now.
     bytes: usize,
@@ -175,12 +175,11 @@ impl Drop for BodyMemoryPermit {
 }
 
 impl HeldBody {
-    /// A body with the permit that counts its memory.
     pub(super) const fn new(bytes: Bytes, permit: BodyMemoryPermit) -> Self {
         Self { bytes, permit }
     }
 
-    /// The party that sent the body.
+    /// The party to which the memory is charged.
     pub const fn party(&self) -> Party {
         self.permit.party
     }
@@ -210,12 +209,11 @@ impl Deref for HeldBody {
 }
 
 impl ReceivedBody {
-    /// A body that was received earlier.
+    /// Wraps a body that was read before the request was handled.
     pub const fn new(body: HeldBody) -> Self {
         Self(Some(body))
     }
 
-    /// Takes the body with its permit.
     pub(super) fn take(&mut self) -> Option<HeldBody> {
         self.0.take()
     }

@@ -10,7 +10,7 @@ use tokenweir_request::observe::StreamPolicy;
 use tokenweir_request::record::RequestRecord;
 use tokenweir_routing::resilience::FailureKind;
 
-/// A deadline of the response to one request.
+/// The time at which the gateway stops waiting, and the error that follows.
 #[derive(Debug, Clone, Copy)]
 pub struct ResponseDeadline {
     pub(crate) at: Instant,
@@ -32,10 +32,8 @@ pub struct AttemptDeadlines {
     client: Option<(Duration, Instant)>,
 }
 
-/// The deadlines of one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestDeadlines {
-    /// The deadlines of the attempts.
     pub attempt: AttemptDeadlines,
     /// The deadline for the end of the response. `None`: no total timeout applies.
     pub end: Option<Instant>,
@@ -157,12 +155,12 @@ impl AttemptDeadlines {
         deadlines.min_by_key(|deadline| deadline.at)
     }
 
-    /// The earlier of `other` and the next deadline.
+    /// The time to wait until: `other`, or the next deadline if that is earlier.
     pub fn next_before(self, other: Instant) -> Instant {
         self.next().map_or(other, |deadline| deadline.at.min(other))
     }
 
-    /// The deadline that has passed at `now`. `None`: none has passed.
+    /// The deadline that is over at `now`. `None`: none is over.
     pub fn passed(self, now: Instant) -> Option<ResponseDeadline> {
         self.next().filter(|deadline| deadline.at <= now)
     }

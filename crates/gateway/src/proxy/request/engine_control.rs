@@ -93,7 +93,6 @@ impl EngineControlCheck {
         Ok(())
     }
 
-    /// Whether the request has a permission.
     pub(crate) const fn allow(&self, permission: Permission) -> bool {
         self.permissions.allow(permission)
     }

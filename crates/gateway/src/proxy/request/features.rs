@@ -17,9 +17,9 @@ use tokenweir_routing::{PromptFingerprint, mix, unit};
 use xxhash_rust::xxh3::Xxh3;
 
 /// The sampling of requests whose prompt text and response text are retained.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct TextSampling {
-    /// The consumers, each with its sample.
+    /// The consumers, each with its sample. Empty: no text is sampled.
     pub samples: Vec<TextSample>,
     /// Maximum length of the stored excerpt of each text, in bytes.
     pub max_text_bytes: usize,
@@ -28,9 +28,9 @@ pub struct TextSampling {
 /// The sample of requests whose text one consumer gets.
 #[derive(Debug, Clone, Copy)]
 pub struct TextSample {
-    /// The consumer.
+    /// The consumer, such as the payload log.
     pub consumer: TextConsumer,
-    /// Share of requests, from 0 to 1.
+    /// Share of requests whose text is kept, from 0 to 1.
     pub share: f64,
     /// Whether a hash of the trace id decides, so that all gateways sample the same traces. A request without a
     /// trace uses a hash of its request id. If false, requests are drawn at random.
@@ -68,7 +68,7 @@ pub(crate) fn hash_prompt(
 #[derive(Default)]
 pub(crate) struct PromptBody<'a> {
     pub bytes: &'a [u8],
-    /// Number of bytes of media in the body.
+    /// Bytes of images, audio and other media, which count as prompt.
     pub media: u64,
     /// The bytes of the prompt fields that the engine leaves out of the prompt.
     pub left_out: LeftOut,

@@ -27,7 +27,7 @@ settings! {
 pub struct IdentityReader {
     /// The form in which user, session and conversation are reported.
     pub mode: IdentityMode,
-    /// The key of the pseudonyms.
+    /// The secret with which values are hashed.
     pub key: PseudonymKey,
     /// Headers that can name the user, by preference.
     pub user_headers: Vec<HeaderName>,
@@ -51,7 +51,7 @@ const MAX_VALUE_BYTES: usize = 512;
 const SESSION_SEPARATOR: &str = "_session_";
 
 impl IdentityReader {
-    /// The kind of the pseudonyms of users.
+    /// Separates the pseudonyms of users from those of sessions with an equal value.
     pub const USER: &'static str = "user";
 
     /// The user, session and conversation that a request names, in the form that `mode` requires.
@@ -184,7 +184,6 @@ impl AgentUser {
 /// up differ in both from all header names of a request, so their lookup needs no hash.
 pub(super) struct HeaderLookup<'a> {
     headers: &'a HeaderMap,
-    /// The [`bit_of`] each name.
     bits: u64,
 }
 
@@ -328,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_field_of_claude_code_has_both() {
+    fn the_claude_code_field_names_user_and_session() {
         for user_id in [
             "user_1_account_2_session_3",
             r#"{\"device_id\":\"d\",\"account_uuid\":\"user_1_account_2\",\"session_id\":\"3\"}"#,

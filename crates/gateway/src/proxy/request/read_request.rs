@@ -7,11 +7,11 @@ use tokenweir_protocol::openai::RequestFields;
 
 /// A request whose body was read, with the route of its model.
 pub struct ReadRequest<'a> {
-    /// The client.
+    /// The authenticated client and its permissions.
     pub principal: &'a Principal,
-    /// The route of the model.
+    /// The backends and the settings of the requested model.
     pub route: &'a ModelRoute,
-    /// The head.
+    /// Method, path and headers.
     pub head: &'a request::Parts,
     /// The fields that were read from the body.
     pub fields: &'a RequestFields,

@@ -30,7 +30,7 @@ pub type ProxyResponse = Box<Response<ProxyResponseBody>>;
 pub enum ProxyResponseBody {
     /// A complete body that the gateway made, such as an error.
     Complete(Full<Bytes>),
-    /// The observed body from a backend.
+    /// A body from a backend, whose bytes the observer reads.
     Observed(BackendResponseBody),
     /// The body of a response that began before its backend was decided.
     Early(Box<EarlyBody>),
@@ -49,7 +49,7 @@ pub struct ResponseGuard {
     pub(in crate::proxy) permit: Option<ConcurrencyPermit>,
 }
 
-/// The future that handles a request and returns the response.
+/// The future that handles a request to its response head.
 pub type Handling = Pin<Box<dyn Future<Output = ProxyResponse> + Send>>;
 
 /// The body of a response that began before its backend was decided.

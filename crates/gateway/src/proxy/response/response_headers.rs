@@ -8,11 +8,11 @@ use tokenweir_request::access::Cors;
 
 /// The values of the headers that the gateway sets in the response to one request.
 pub struct ResponseHeaders<'a> {
-    /// The id of the request.
+    /// Sent to the client as `X-Request-Id`.
     pub request_id: &'a RequestId,
-    /// The `Origin` header of the request.
+    /// The `Origin` header of the request. `None`: the client is no web page.
     pub origin: Option<&'a HeaderValue>,
-    /// The CORS rules.
+    /// Decides which origins get CORS headers.
     pub cors: &'a Cors,
     /// The client. The headers state its remaining rate limits.
     pub principal: &'a Principal,

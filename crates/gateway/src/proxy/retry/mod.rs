@@ -36,7 +36,7 @@ settings! {
 /// Decides whether failed requests are retried on another backend. Holds the retry budget.
 #[derive(Debug)]
 pub struct RetryController {
-    /// The settings.
+    /// Attempts and budget, from the section `retry`.
     pub settings: RetrySettings,
     /// The retry budget of all requests together.
     budget: Arc<TpsBudget>,
@@ -65,7 +65,6 @@ pub(super) struct FailedRequest {
     pub has_side_effects: bool,
 }
 
-/// The time window of the retry budget.
 const BUDGET_WINDOW: Duration = Duration::from_secs(10);
 /// Number of backends that died while they had a request, from which the request is suspected to be the cause.
 const POISON_CRASHES: usize = 2;
@@ -91,7 +90,7 @@ impl Default for RetrySettings {
 }
 
 impl RetryController {
-    /// A controller with these settings and a new budget.
+    /// A controller with a full budget.
     pub fn new(settings: RetrySettings) -> Self {
         let RetrySettings {
             budget_ratio,
@@ -143,7 +142,7 @@ impl RetryController {
     }
 
     /// Decides whether a failed request may be retried on another backend, and withdraws the retry from the
-    /// budget. The error is the reason against a retry.
+    /// budget. The error is the reason why not.
     pub(super) fn allow(
         &self,
         share: RetryBudgetShare,
@@ -209,7 +208,6 @@ pub fn is_poison(
 }
 
 impl RetryBudgetShare {
-    /// The budget share for the request of `record`.
     pub(super) fn for_record(record: &RequestRecord) -> Self {
         let hash = match (&record.caller, client_network(record.client)) {
             (Some(identity), _) => xxh3_64(identity.tenant.as_bytes()),
@@ -325,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_is_of_tenant_or_address() {
+    fn retry_shares_belong_to_tenants_or_addresses() {
         let mut record = tokenweir_request::record::fixtures::streamed();
         record.caller = None;
         let mut share_index = |address: &str| {

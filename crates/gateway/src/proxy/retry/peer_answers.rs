@@ -15,8 +15,8 @@ const SLOT_COUNT: usize = 4096;
 const MEMORY: Duration = Duration::from_secs(10);
 /// Weight of the newest comparison of two answers in the learned share.
 const LEARNING_RATE: f32 = 0.25;
-/// Factor from the learned share of refused requests that a peer answered differently to the share that is sent
-/// to a peer. With 4, all refused requests are sent to a peer if peers answer one in four differently.
+/// Share of refused requests that are sent to a peer, as a multiple of the share that peers answered
+/// differently. With 4, all refused requests are sent to a peer if peers answer one in four differently.
 const COMPARISONS_PER_DIFFERENCE: f32 = 4.0;
 /// Minimum share of refused requests that are sent to a peer.
 const MIN_COMPARED: f32 = 1.0 / 32.0;

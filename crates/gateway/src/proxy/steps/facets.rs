@@ -4,7 +4,7 @@ use crate::proxy::attempt::FailedAttempt;
 use crate::proxy::attempt::first_output::contains_any;
 use tokenweir_routing::resilience::FailureKind;
 
-/// Recognizes a refusal of a part. The backend may get the request again, without that part.
+/// Recognizes a backend's refusal of a rank. The backend may then get the request again without a rank.
 pub(super) fn name_failure(failed: &mut FailedAttempt) {
     if failed.failure.kind == FailureKind::UnexpectedStatus
         && let Some(response) = failed.failure.response()

@@ -7,12 +7,12 @@ use crate::proxy::response::PrefetchedResponse;
 use tokenweir_protocol::clock;
 use tokenweir_routing::resilience::FailureKind;
 
-/// Texts in errors about the length of a request. In this order: of vLLM and SGLang, of vLLM if the error
-/// is about `max_tokens` alone, of llama.cpp.
+/// Texts in errors about the length of a request. In this order: vLLM and SGLang; vLLM if the error is about
+/// `max_tokens` alone; llama.cpp.
 const LENGTH_MESSAGES: [&[u8]; 3] = [b"context length", b"max_model_len", b"context size"];
 
-/// Recognizes a refusal because of the length, and learns from it. Only backends with a longer context can
-/// help.
+/// Recognizes a refusal because of the length, and learns from it. Only a backend with a longer context can
+/// then serve the request.
 pub(super) fn name_failure(attempts: &mut Attempts<'_>, failed: &mut FailedAttempt) {
     let request = attempts.request;
     if failed.failure.kind == FailureKind::UnexpectedStatus
@@ -30,8 +30,8 @@ pub(super) fn name_failure(attempts: &mut Attempts<'_>, failed: &mut FailedAttem
     }
 }
 
-/// Learns the number of tokens of the prompt from a response in which a backend with this context refused
-/// it.
+/// Learns the number of prompt tokens from the response of a backend that refused the prompt for its context
+/// length.
 fn learn(
     request: &PreparedRequest<'_>,
     lease: &Lease,

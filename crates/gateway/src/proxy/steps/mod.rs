@@ -1,10 +1,10 @@
-//! The steps between the attempts of a request, in their order. This file alone names all of them.
+//! The steps between the attempts of a request, in their order. Only this file names all of them.
 //!
 //! ```text
 //! before an attempt    optional steps  may change the body
 //! head of a response   optional steps  see it before the gateway removes headers
-//! after a failure      optional steps, name the failure more precisely, for the steps after them. What an
-//!                      facets, length  option added to the request explains more failures than the others
+//! after a failure      optional steps, name the failure more precisely, for the steps after them. The
+//!                      facets, length  optional steps are first, because only they know their additions
 //!                      moved model     marks the model lists as stale even if the request ends here
 //!                      waits           see the kind that the steps before have named
 //!                      refusals        decide last, because they can end the request
@@ -35,7 +35,6 @@ use tokenweir_request::observe::Exchange;
 use tokenweir_request::record::FailoverDenialReason;
 use waits::Waits;
 
-/// The steps of one request.
 #[derive(Default)]
 pub(super) struct Steps {
     optional: Vec<OptionalStep>,
@@ -45,9 +44,7 @@ pub(super) struct Steps {
     is_explained: bool,
 }
 
-/// The step of an option.
 struct OptionalStep {
-    /// The number of the option.
     option: usize,
     step: Box<dyn AttemptStep>,
 }
@@ -59,7 +56,7 @@ impl Steps {
         exchange: &mut Exchange,
         attempt: &mut OutboundAttempt<'_>,
     ) {
-        // The value is that of an earlier attempt.
+        // Resets the value, which an earlier attempt may have set.
         exchange.record().has_remote_prompt = false;
         for (option, contract) in RequestOptions::of(attempt.request.context).enumerate() {
             if self.optional.iter().all(|known| known.option != option)
@@ -75,7 +72,7 @@ impl Steps {
         }
     }
 
-    /// Shows the head of the response to an attempt.
+    /// Passes the head of the response to the optional steps, before the gateway removes headers from it.
     pub(super) fn on_head(
         &mut self,
         exchange: &mut Exchange,
@@ -104,7 +101,8 @@ impl Steps {
             .then(self.refusals.after_failure(exchange, attempts, failed))
     }
 
-    /// Finds a backend after [`Next::Search`], when the request has tried all that can serve it now.
+    /// Searches for a backend after [`Next::Search`], when the request has tried all backends that can serve it
+    /// now.
     pub(super) async fn search(
         &mut self,
         exchange: &mut Exchange,
@@ -117,7 +115,7 @@ impl Steps {
         }
     }
 
-    /// The steps of a request that was read. They may add edits of its body.
+    /// Lets the options plan their steps for a request whose body was read. A step may add edits of the body.
     pub(super) fn plan(
         context: &ProxyContext,
         exchange: &mut Exchange,
@@ -140,7 +138,7 @@ impl Steps {
         }
     }
 
-    /// Leaves a failed attempt before the next one.
+    /// Ends a failed attempt, and keeps its response if the client may need it later.
     pub(super) fn leave(&mut self, exchange: &mut Exchange, failure: AttemptFailure) {
         if failure.is_refusal() {
             self.refusals.set_aside(exchange, failure);
@@ -149,7 +147,7 @@ impl Steps {
         }
     }
 
-    /// The last attempt has succeeded.
+    /// Tells the steps that the last attempt has succeeded.
     pub(super) fn end_with_response(
         &mut self,
         exchange: &mut Exchange,
@@ -159,8 +157,8 @@ impl Steps {
             .end_with_response(exchange, &request.context.retry);
     }
 
-    /// The last attempt has failed, and no other follows for this reason. Returns the response of an earlier
-    /// attempt if it is more useful to the client.
+    /// Tells the steps that the last attempt has failed and why no other follows. Returns the response of an
+    /// earlier attempt if that response is more useful to the client.
     pub(super) fn end_with_failure(
         &mut self,
         exchange: &mut Exchange,
@@ -178,7 +176,7 @@ impl Steps {
         None
     }
 
-    /// Adds headers to a response, and what may replace its body.
+    /// Adds the headers about routing to a response, and the source of another body if the backend fails.
     pub(super) fn complete(
         &self,
         exchange: &mut Exchange,

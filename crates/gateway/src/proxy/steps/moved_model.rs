@@ -14,8 +14,8 @@ pub(super) fn after_failure(failed: &FailedAttempt) -> Next {
     Next::Search
 }
 
-/// Reads the model lists of all backends again, and leases the backend that has the model now. A model that
-/// the configuration names and no backend has is waited for.
+/// Reads the model lists of all backends again, and leases the backend that has the model now. If no backend
+/// has it and the configuration names it, the request waits.
 pub(super) async fn search(
     exchange: &mut Exchange,
     attempts: &Attempts<'_>,

@@ -40,8 +40,8 @@ struct Refusal {
     kind: FailureKind,
     status: u16,
     rest: Option<Duration>,
-    /// What the backend does not support, according to the response: the path, or media in prompts.
-    /// `None`: the response shows neither.
+    /// The feature that the backend lacks according to the response: the path, or media in prompts. `None`: the
+    /// response shows neither.
     lacks: Option<&'static str>,
     slot: RefusalSlot,
 }
@@ -97,8 +97,8 @@ impl Refusals {
         }
     }
 
-    /// Whether a response with this status is more useful to the client than `held`. A refusal
-    /// about the content of the request is more useful than one about its credentials or the load.
+    /// Whether a response with this status is more useful to the client than the stored one. A refusal about
+    /// the content of the request is more useful than one about its credentials or the load.
     fn is_more_useful(&self, status: StatusCode) -> bool {
         let is_about_content = |status: StatusCode| {
             FailureKind::of_refusal(status.as_u16()) == FailureKind::UnexpectedStatus
@@ -107,8 +107,8 @@ impl Refusals {
         is_about_content(status) && !is_about_content(held.response.status())
     }
 
-    /// Ends the request with the response of the last attempt. If this response contains an error
-    /// event, it counts as a refusal.
+    /// Ends the request with the response of the last attempt. If it contains an error event, it is treated as
+    /// a refusal.
     pub(super) fn end_with_response(&self, exchange: &mut Exchange, retry: &RetryController) {
         if self.refused.is_empty() {
             return;
@@ -180,7 +180,7 @@ impl Refusals {
 }
 
 impl Refusal {
-    /// `None`: the failed attempt is no refusal.
+    /// Reads the refusal from a failed attempt. `None`: the failure is no refusal.
     fn new(
         exchange: &mut Exchange,
         attempts: &Attempts<'_>,

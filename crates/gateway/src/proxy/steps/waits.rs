@@ -9,7 +9,7 @@ use tokenweir_routing::resilience::FailureKind;
 pub(super) struct Waits {
     /// Number of waits of the request so far.
     count: u32,
-    /// Whether the request waits no more, because it may have caused a failure.
+    /// Whether the request may wait no more, because it may have caused a failure.
     is_over: bool,
 }
 
@@ -28,7 +28,7 @@ impl Waits {
         Next::Search
     }
 
-    /// Waits for a backend, if a failure allows it.
+    /// Waits for a backend if the failure allows a wait.
     pub(super) async fn search(
         &mut self,
         exchange: &mut Exchange,
@@ -67,7 +67,6 @@ fn is_useful_after(kind: FailureKind, attempts: &Attempts<'_>) -> bool {
         }
 }
 
-/// Whether a request may wait for a backend at all.
 pub(super) fn is_possible(request: &PreparedRequest<'_>) -> bool {
     !request.is_lookup
         && request.requirements.backend.is_none()

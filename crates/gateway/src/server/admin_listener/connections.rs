@@ -23,7 +23,6 @@ struct AdminConnection {
     requests: Arc<ConnectionRequests>,
 }
 
-/// The requests of one connection.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionRequests {
     has_begun: AtomicFlag,
@@ -38,22 +37,21 @@ pub(super) struct OpenRequest {
     is_stream: bool,
 }
 
-/// The use of a connection, from the least to the most worth keeping.
+/// The use of a connection, ordered by which is closed first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ConnectionUse {
     /// No complete request head has arrived.
     NoRequest,
     /// No request is open.
     Idle,
-    /// A request is open.
     Request,
     /// A gRPC stream of the scaler is open.
     GrpcStream,
 }
 
 impl AdminConnections {
-    /// Waits until the number of connections is below `limit`. At the limit, closes the connection that is
-    /// least worth keeping, so that no client can lock out probes.
+    /// Waits until the number of connections is below `limit`. At the limit, closes the connection that
+    /// [`Self::least_worth_keeping`] selects, so that no client can lock out probes.
     pub(super) async fn make_room(&mut self, limit: usize) {
         loop {
             while self.tasks.try_join_next().is_some() {}

@@ -19,12 +19,10 @@ use tokenweir_protocol::http1::{
 use tokenweir_protocol::mutex::lock;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 
-/// The HTTP/1.1 connection of a client.
 pub(super) struct Http1Connection {
     pub stream: ClientStream<MaybeTlsStream>,
     /// Finds the end of a request head in the read-ahead buffer without searching any byte twice.
     head_scan: HeadScanner,
-    /// Decodes the body of the current request.
     body_decoder: BodyDecoder,
     /// Whether `100 Continue` is still to be sent for the current request. True if the request has `Expect:
     /// 100-continue`, until `100 Continue` is in `write_buffer`.

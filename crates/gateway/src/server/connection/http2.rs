@@ -67,7 +67,7 @@ pub(super) async fn serve(
     let mut is_shutting_down = false;
     poll_fn(|cx| {
         if !is_shutting_down && let Poll::Ready(reason) = shutdown.poll(cx) {
-            // A client without any request need not confirm the close.
+            // A client that has sent no request need not confirm the close.
             if reason == CloseReason::Replaced && !context.permit.activity.has_had_request() {
                 return Poll::Ready(Ok(()));
             }

@@ -53,7 +53,6 @@ pub(crate) struct ConnectionPermit {
     client: Arc<ClientUsage>,
     /// The requests of the connection, and the signal to close it.
     pub activity: Arc<ConnectionActivity>,
-    /// The file descriptor of the connection.
     _descriptor: FileDescriptorPermit,
 }
 
@@ -294,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_connection_idle_longest_is_closed() {
+    async fn the_longest_idle_connection_is_closed() {
         let limiter = new_limiter(ServerLimits {
             max_connections: 3,
             ..ServerLimits::default()

@@ -27,11 +27,9 @@ pub(super) struct ConnectionContext {
     pub state: Arc<ServerState>,
     pub ip: IpAddr,
     pub permit: ConnectionPermit,
-    /// Aborts all responses of the connection.
     pub abort_handle: ResponseAbortHandle,
 }
 
-/// The body of a client's request.
 pub(super) enum RequestBody {
     /// The body of an HTTP/1.1 request. Polling it reads from the connection.
     Http1(SharedHttp1Connection),

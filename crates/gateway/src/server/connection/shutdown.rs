@@ -16,7 +16,6 @@ pub(crate) struct ShutdownSignal {
     reason: Option<CloseReason>,
 }
 
-/// The reason to close a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CloseReason {
     /// The gateway shuts down. A request whose head has begun is still served.

@@ -17,12 +17,12 @@ pub struct ServerState {
     pub connection_limiter: Arc<ConnectionLimiter>,
     /// The proxy state that all contexts share.
     pub proxy: ProxyState,
-    /// The abort handles of the streams of all HTTP/2 connections.
+    /// Abort handles of all HTTP/2 streams.
     pub(in crate::server) abort_registry: Arc<AbortRegistry>,
 }
 
 impl ServerState {
-    /// The state of a server that serves requests with `proxy_context`.
+    /// A server state whose requests use `proxy_context` until a reload.
     pub fn new(
         proxy_context: ProxyContext,
         limits: ServerLimits,

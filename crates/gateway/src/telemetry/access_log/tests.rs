@@ -191,7 +191,7 @@ fn without_a_limit_every_request_has_a_line() {
 }
 
 #[test]
-fn stream_is_as_in_the_request() {
+fn the_stream_field_has_the_requested_value() {
     let mut record = streamed();
     record.options.stream = true;
     record.observed.is_stream = false;

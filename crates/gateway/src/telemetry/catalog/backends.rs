@@ -141,10 +141,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
 ];
 
-/// The label with the reason of a routing decision.
 const DECISION_REASON: MetricLabel = fixed("reason", tokenweir_routing::REASONS)
     .of_request(|record| Some(record.decision.as_ref()?.reason()));
-/// Returns all values of the label `result` that [`attempt_result`] can return.
 fn attempt_results() -> Vec<&'static str> {
     [
         &["ok", "client_error", "error_status", "stale"][..],

@@ -1,10 +1,9 @@
-//! Metrics of three subjects: the access log, the CPU time of telemetry, and the version of the gateway.
+//! Metrics of the access log, of the CPU time of telemetry, and of the version of the gateway.
 
 use crate::metric::prelude::*;
 use crate::telemetry::access_log::AccessLogCounts;
 use crate::telemetry::cpu_time::{TelemetryCpuTimes, TelemetryPart};
 
-/// The label with the version of the gateway.
 const VERSION: MetricLabel = variable(
     "version",
     |_| vec![env!("CARGO_PKG_VERSION").to_owned()],

@@ -67,7 +67,6 @@ pub(super) const GEN_AI_OPERATION: MetricLabel = variable(
     )
 })
 .of_request(|record| record.api.map(Api::operation));
-/// The error type of a request: [`RequestRecord::error_type`].
 const ERROR_TYPE: MetricLabel = variable(
     "error_type",
     |_| vec![String::new()],
@@ -99,7 +98,6 @@ const OPERATION: MetricLabel = computed("operation", || {
 .of_request(|record| Some(record.api.map_or("none", Api::operation)));
 const SLOW_CAUSE: MetricLabel =
     fixed("cause", SlowCause::NAMES).of_request(|record| record.slow.map(SlowCause::as_str));
-/// The label with the class of a request in the admission queue.
 const QUEUE_CLASS: MetricLabel = variable(
     "class",
     |known| [&[DEFAULT_CLASS.to_owned()], known.tiers.as_slice()].concat(),

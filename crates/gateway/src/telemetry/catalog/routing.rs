@@ -10,7 +10,6 @@ const PREDICTION_ERROR_BOUNDS: &[f64] = &[
 /// Bucket bounds of the actual time to first output divided by the predicted time.
 const PREDICTION_RATIO_BOUNDS: &[f64] = &[0.1, 0.25, 0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 2.0, 4.0, 10.0];
 
-/// The label with the name of a routing policy: [`PolicyKind::as_str`].
 const POLICY: MetricLabel = fixed("policy", PolicyKind::NAMES);
 
 pub(super) const ROWS: &[MetricDescriptor] = &[

@@ -15,7 +15,6 @@ use tokenweir_request::slo::{LatencyMeasure, Objective};
 /// limit in `slos`.
 #[derive(Debug, Clone, Default)]
 pub struct BucketOverrides {
-    /// The bounds by the name of the metric.
     pub(super) bounds: BTreeMap<&'static str, BucketBounds>,
     /// Whether all histograms are also native histograms.
     pub is_native: bool,
@@ -37,7 +36,7 @@ pub enum BucketOverridesError {
          at most {MAX_BUCKET_BOUNDS} are possible"
     )]
     TooManyBounds {
-        /// Name of the metric.
+        /// The histogram with too many bounds.
         metric: &'static str,
         /// Number of bounds, including the bounds from the limits of objectives.
         count: usize,
@@ -148,7 +147,7 @@ pub fn metrics(measure: LatencyMeasure) -> &'static [&'static str] {
     }
 }
 
-/// Returns the names of all histograms in the catalogue.
+/// The names of all histograms of the core, which `metrics.buckets` may configure.
 pub fn histograms() -> impl Iterator<Item = &'static str> {
     catalog::rows()
         .filter(|row| !row.kind.default_bounds().is_empty())

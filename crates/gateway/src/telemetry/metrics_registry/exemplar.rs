@@ -6,7 +6,6 @@ use tokenweir_request::record::RequestRecord;
 /// An exemplar: one value of a histogram, and the trace of the request that had this value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Exemplar {
-    /// ID of the trace of the request.
     pub(super) trace_id: u128,
     /// ID of the inference span of the request.
     pub(super) span_id: u64,

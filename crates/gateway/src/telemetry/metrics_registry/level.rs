@@ -25,18 +25,17 @@ named_enum! {
     }
 }
 
-/// Which series one metric has at one metrics level.
+/// Whether a metric has series at one level, and with which labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricDetail {
-    /// The metric has no series.
+    /// The metric is not exported at this level.
     Omitted,
     /// The series have no label `backend`: the values of all backends are added up.
     WithoutBackend,
-    /// The metric has all its labels.
+    /// Exported with all its labels.
     Complete,
 }
 
-/// The metrics of the level `minimal`.
 const MINIMAL: &[&str] = &[
     "gen_ai_server_request_duration_seconds",
     "gen_ai_server_time_per_output_token_seconds",
@@ -68,7 +67,6 @@ const MINIMAL: &[&str] = &[
     "tokenweir_tenant_tokens_total",
     "tokenweir_tokens_total",
 ];
-/// The metrics that only the level `full` has.
 const FULL_ONLY: &[&str] = &[
     "tokenweir_backend_breaker_state",
     "tokenweir_backend_metric_available",

@@ -39,7 +39,7 @@ pub struct Prometheus {
 
 /// Settings that decide which metrics exist and which series they have.
 pub struct MetricsSettings {
-    /// The rows of all metrics.
+    /// The rows of the core and of all options.
     pub rows: Vec<&'static MetricDescriptor>,
     /// How many series the metrics have.
     pub level: MetricsLevel,
@@ -59,7 +59,6 @@ struct KnownLabelState {
     /// Label values that have series before their first request.
     known: KnownLabelValues,
     retired_backends: RetiredBackends,
-    /// Names of all models that are label values.
     labelled_models: HashSet<Arc<str>>,
     /// Whether a model ever ceased to be a label value. Such a model may still have series, because one of its
     /// requests can end after its removal.
@@ -79,7 +78,7 @@ impl Prometheus {
         })
     }
 
-    /// Creates the sink.
+    /// Creates the families of all metrics and the series that exist from the start.
     pub fn with_settings(settings: MetricsSettings) -> Self {
         let MetricsSettings {
             rows,

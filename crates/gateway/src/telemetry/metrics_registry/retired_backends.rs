@@ -36,7 +36,6 @@ impl RetiredBackends {
         }
     }
 
-    /// Whether the list contains the backend with this name.
     pub(super) fn contains(&self, name: &str) -> bool {
         self.names.iter().any(|other| other == name)
     }

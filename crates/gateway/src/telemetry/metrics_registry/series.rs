@@ -12,13 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokenweir_protocol::histogram::{BucketBounds, ExponentialHistogram, HistogramSnapshot};
 use tokenweir_protocol::mutex::lock;
 
-/// All series of one metric of the catalogue.
 pub(super) struct MetricFamily {
-    /// The metric's row in the catalogue.
     pub(super) row: &'static MetricDescriptor,
     /// Upper bounds of the buckets. Empty for a metric that is no histogram.
     pub(super) bounds: BucketBounds,
-    /// The `le` labels of the buckets.
     pub(super) bucket_labels: Vec<String>,
     /// Indexes into the row's labels, sorted by label name, without `folded_label`.
     label_order: Box<[usize]>,
@@ -55,7 +52,6 @@ struct Series {
     point: SeriesPoint,
 }
 
-/// The label values of a series.
 #[derive(Debug)]
 pub(super) struct SeriesLabels {
     /// Number of series of the metric that were created earlier. It defines the order of the series on the
@@ -65,7 +61,6 @@ pub(super) struct SeriesLabels {
     values: Box<[Box<str>]>,
 }
 
-/// The accumulated value of a series.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SeriesPoint {
     /// Number of recorded values in each bucket of a histogram, not cumulative. The last bucket has

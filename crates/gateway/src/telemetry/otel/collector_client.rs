@@ -29,7 +29,6 @@ pub(super) fn outbound(
     Ok(OutboundTls::new(TlsClientContext::new(security, alpn)?))
 }
 
-/// Creates the connector that opens connections to a collector.
 pub(super) fn connector(outbound: &Arc<OutboundTls>) -> Connector {
     Connector::new(outbound.clone(), CONNECT_TIMEOUT)
 }

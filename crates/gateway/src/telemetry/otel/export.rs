@@ -49,7 +49,7 @@ pub struct SpanCounts {
     /// Lost spans: their export failed, or they did not fit into the queue. Only the status snapshot sets this
     /// count. Elsewhere it is 0.
     pub lost: u64,
-    /// Why the last failed export failed. `None`: no export has failed.
+    /// Why the last failed export failed, in words. `None`: no export has failed.
     pub last_failure: Option<&'static str>,
 }
 
@@ -59,7 +59,6 @@ pub struct SpanCounts {
 struct CountingExporter<E> {
     exporter: E,
     counts: Arc<Mutex<SpanCounts>>,
-    /// Whether the last export failed.
     is_failing: AtomicBool,
 }
 
@@ -73,7 +72,7 @@ pub enum SpanSinkStartError {
     /// The exporter was started outside of a tokio runtime.
     #[error("the span exporter must be started inside a tokio runtime")]
     NoRuntime,
-    /// The endpoint is not a URL.
+    /// The URL of the collector cannot be parsed.
     #[error("the collector endpoint of spans is not a valid URL")]
     InvalidEndpoint(#[from] tonic::transport::Error),
     /// The TLS files cannot be used.

@@ -2,13 +2,13 @@
 
 use opentelemetry_sdk::error::OTelSdkError;
 
-/// The failure of a collector that accepts no more spans at present: 429, 503, `RESOURCE_EXHAUSTED`.
+/// The reason for 429, 503 and `RESOURCE_EXHAUSTED`.
 const THROTTLED: &str = "it takes no more spans at present";
-/// The failure of a collector that does not answer within the timeout.
+/// The reason for a timeout.
 const SLOW: &str = "it answers too late";
-/// The failure of a collector without a connection or an answer.
+/// The reason if no connection or response was possible.
 const UNREACHABLE: &str = "it cannot be reached";
-/// The failure of a collector that refuses the request, for example because of a missing header.
+/// The reason if the collector rejects the request, for example because of a missing header.
 const REFUSED: &str = "it refuses the requests";
 
 /// Returns why an export failed, in words for the operator. The function searches the error text, because the

@@ -47,7 +47,6 @@ pub struct SpanSink {
     export_all: Option<Arc<Propagation>>,
     /// The tail sampler. `None`: only head sampling selects traces.
     tail_sampler: Option<Arc<TailSampler>>,
-    /// The attribute names of the spans.
     conventions: Arc<SpanConventions>,
     limits: SpanLimits,
 }
@@ -82,7 +81,7 @@ impl SpanSink {
         }
     }
 
-    /// Counts of spans by result.
+    /// Numbers of queued, exported, failed and filtered spans.
     pub fn counts(&self) -> SpanCounts {
         *lock(&self.counts)
     }

@@ -8,7 +8,6 @@ use std::fs;
 
 /// The name of the program in spans, and the default of the resource attribute `service.name`.
 pub(super) const PROGRAM_NAME: &str = "tokenweir";
-/// The variable with further attributes of the resource.
 pub(super) const RESOURCE_ATTRIBUTES_VARIABLE: &str = "OTEL_RESOURCE_ATTRIBUTES";
 
 /// Returns the resource: the service name, the version, the instance, and the attributes in

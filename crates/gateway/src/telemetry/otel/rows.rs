@@ -6,7 +6,7 @@ use crate::metric::prelude::*;
 use crate::status::{StatusSnapshot, StatusSource};
 use std::sync::Arc;
 
-/// The metrics of the span export.
+/// The rows of the metrics about exported and lost spans.
 pub const ROWS: &[MetricDescriptor] = &[counts(
     "tokenweir_otel_spans_total",
     "Spans, by result. Dropped spans are queued - exported - failed.",

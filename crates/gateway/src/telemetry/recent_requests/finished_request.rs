@@ -17,7 +17,7 @@ pub struct FinishedRequest {
     pub ended: Option<Instant>,
     /// The backend of the last attempt. `None`: no attempt.
     pub backend: Option<BackendId>,
-    /// Number of output tokens. `None`: not known.
+    /// Output tokens, exact or estimated. `None`: not known.
     pub output_tokens: Option<u64>,
 }
 
@@ -29,25 +29,25 @@ pub struct RequestFacts {
     pub request_id: Box<str>,
     /// Wall-clock time at which the request arrived.
     pub started: SystemTime,
-    /// The model of the request as a label value.
+    /// The model, as the label value in metrics.
     pub model: ModelLabel,
     /// Tenant and name of the API key of the request. `None`: no keys are configured, or the
     /// request has no known key.
     pub caller: Option<Arc<ClientIdentity>>,
-    /// The outcome of the request.
+    /// How the request ended, such as `ok` or `timeout`.
     pub outcome: Outcome,
     /// Time from the request head to the first output. `None`: the response is not a stream, or had
     /// no output.
     pub ttft: Option<Duration>,
     /// Time from the request head to the first output that is not reasoning. `None`: no reasoning.
     pub first_answer: Option<Duration>,
-    /// IP address of the client's connection.
+    /// The address at the other end of the connection.
     pub client: IpAddr,
     /// Time from the request head to the end of the response.
     pub duration: Duration,
-    /// Why the request was slow. `None`: it was not slow.
+    /// The longest cause of slowness. `None`: the request was not slow.
     pub slow: Option<SlowCause>,
-    /// The ID of the trace. `None`: the trace is not sampled.
+    /// Links the request to its trace. `None`: the trace is not sampled.
     pub trace_id: Option<u128>,
 }
 

@@ -14,7 +14,6 @@ use tokenweir_request::record::{
 /// The counts of the requests of one client, or with one other property.
 #[derive(Debug, Clone, Copy, Default, AddAssign)]
 pub(super) struct Group {
-    /// Number of requests that ended.
     pub(super) requests: u64,
     /// The results that the clients of these requests got.
     pub(super) answers: AnswerCounts,
@@ -27,7 +26,7 @@ pub(super) struct Group {
     /// Number of refusals for lack of capacity, and of refusals with 429 because of a limit.
     pub(super) refused: u64,
     limited: u64,
-    /// Number of other responses with a status of 4xx.
+    /// Number of responses with another 4xx status.
     rejected: u64,
     pub(super) client_disconnects: u64,
     pub(super) prompt_tokens: u64,
@@ -46,9 +45,7 @@ pub(super) enum GroupKey {
     /// The served path.
     Route(&'static str),
     Kind(RequestKind),
-    /// The program of the client.
     Program(ShortName),
-    /// The class of the length of the body.
     Body(SizeClass),
 }
 
@@ -57,7 +54,6 @@ pub(super) enum GroupKey {
 pub(super) struct SizeClass(u32);
 
 named_enum! {
-    /// A kind of requests, in words.
     #[derive(PartialOrd, Ord)]
     pub(super) enum RequestKind {
         Media = "with images or other media",
@@ -69,7 +65,6 @@ named_enum! {
     }
 }
 
-/// Minimum number of tokens of a long prompt.
 const LONG_PROMPT_TOKENS: u64 = 8_000;
 
 impl Group {
@@ -113,7 +108,6 @@ impl Group {
         }
     }
 
-    /// Number of requests with this kind of harm.
     pub(super) fn harmed(&self, kind: HarmKind) -> u64 {
         match kind {
             HarmKind::Failed => self.answers.failed,
@@ -129,13 +123,12 @@ impl Group {
         }
     }
 
-    /// The work of a client: the sum of its requests, tokens and open streams. If there are too many clients,
-    /// the clients with the most work keep their counts.
+    /// The work of a client: its tokens, plus its requests and open streams. If there are too many clients,
+    /// those with the most work keep their counts.
     pub(super) fn work(&self) -> u64 {
         self.requests + self.prompt_tokens + self.output_tokens + self.open_streams
     }
 
-    /// The summary of a client, without its name.
     pub(super) fn client_summary(&self) -> ClientSummary {
         ClientSummary {
             requests: self.requests,
@@ -203,7 +196,8 @@ impl GroupKey {
             .for_each(|kind| visit(Self::Kind(kind)));
     }
 
-    /// Whether the property alone can be what requests have in common. The model of a request that is not read is unknown.
+    /// Whether the property can be reported as the one that harmed requests have in common. The model of a
+    /// request that is not read is unknown.
     pub(super) fn is_common(&self) -> bool {
         match self {
             Self::Model(name) => **name != *ModelLabel::Unknown.as_str(),
@@ -225,7 +219,7 @@ impl GroupKey {
 }
 
 impl SizeClass {
-    /// The class of a length in bytes. `None`: there is no body.
+    /// The class of a length in bytes. `None`: the length is 0.
     fn of(bytes: u64) -> Option<Self> {
         let power = bytes.checked_ilog2()?;
         let is_upper = bytes >= lower_bound(2 * power + 1);
@@ -233,7 +227,7 @@ impl SizeClass {
     }
 }
 
-/// The least length in a class, in bytes.
+/// Minimum length in a class, in bytes.
 fn lower_bound(class: u32) -> u64 {
     let power = 1_u64 << (class / 2);
     if class % 2 == 1 {
@@ -268,7 +262,8 @@ impl RequestKind {
     }
 }
 
-/// Whether the options of the request are known: a request that the gateway refuses before it has read the body has none.
+/// Whether the options of the request are known. They are not if the gateway refused the request before it read
+/// the body.
 fn is_read(record: &RequestRecord) -> bool {
     record.model != ModelLabel::Unknown || !record.attempts.is_empty()
 }

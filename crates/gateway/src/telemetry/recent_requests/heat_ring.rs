@@ -30,7 +30,6 @@ const MINUTE: Duration = Duration::from_mins(1);
 const MINUTES: u64 = 60;
 
 impl HeatRing {
-    /// Adds a completed time window.
     pub(super) fn add(&mut self, window: &RequestStatsWindow) {
         let index = minute_of(window.index);
         if self.0.back().is_none_or(|minute| minute.index < index) {

@@ -24,7 +24,6 @@ pub(super) struct HistoryPoint {
     e2e: Option<f64>,
 }
 
-/// Number of windows of 5 s in one interval of the history.
 const WINDOWS_PER_INTERVAL: u64 = 2;
 /// Number of intervals in the history: one hour.
 const INTERVALS: u64 = 360;

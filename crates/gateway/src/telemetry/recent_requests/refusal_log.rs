@@ -83,7 +83,7 @@ mod tests {
     use tokenweir_request::record::fixtures::streamed;
 
     #[test]
-    fn begin_and_end_are_logged() {
+    fn start_and_end_of_refusals_are_logged() {
         let refused = |reason| RequestRecord {
             outcome: Outcome::Rejected,
             refusal: Some(reason),

@@ -27,13 +27,11 @@ pub(super) struct RequestStatsWindow {
     /// Number of responses with a 4xx status of backends, by the status.
     backend_client_errors: Counts<u16>,
     slow: Counts<SlowCause>,
-    /// Number of refused requests, by the reason.
     refused: Counts<&'static str>,
-    /// Number of requests that the gateway answered with another 4xx, by the reason.
+    /// Number of requests that the gateway answered with another 4xx status, by the reason.
     rejected: Counts<&'static str>,
     /// Number of error responses, by status and origin.
     error_sources: Counts<(u16, ErrorSource)>,
-    /// The counts of each objective.
     objectives: Vec<ObjectiveCounts>,
     pub(super) traffic: TrafficCounts,
     pub(super) ttft: WindowHistogram,
@@ -48,7 +46,7 @@ pub(super) struct RequestStatsWindow {
 /// Sums over requests that [`TrafficCounts::all`] does not contain.
 #[derive(Debug, Clone, Copy, Default, AddAssign)]
 struct Sums {
-    /// Requests that repeat an earlier one.
+    /// Requests that repeat an earlier request.
     repeats: u64,
     /// Slow requests that were slow after their first output.
     slow_output: u64,
@@ -59,7 +57,7 @@ struct Sums {
 #[derive(Debug)]
 struct Counts<K>(HashMap<K, u64>);
 
-/// The times after which clients gave up waiting.
+/// The times after which clients stopped waiting.
 #[derive(Debug, Clone, Copy, Default, AddAssign)]
 struct GiveUps {
     count: u64,
@@ -71,7 +69,8 @@ struct GiveUps {
 const MIN_EQUAL: u64 = 5;
 
 impl GiveUps {
-    /// The time, if all clients gave up after the same. `None`: the times differ, or are too few.
+    /// The number of seconds after which all clients stopped waiting, if it was the same for all. `None`: the
+    /// times differ, or are too few.
     fn equal_seconds(self) -> Option<f64> {
         let count = self.count.max(1) as f64;
         let times = TimeSpread::of_means(self.seconds / count, self.squares / count);
@@ -107,7 +106,6 @@ struct BackendSums {
 
 /// Maximum number of statuses and origins of error responses that are counted.
 const MAX_SOURCES: usize = 16;
-/// Length of one window of the statistics.
 pub(super) const WINDOW_DURATION: Duration = Duration::from_secs(5);
 
 impl RequestStatsWindow {

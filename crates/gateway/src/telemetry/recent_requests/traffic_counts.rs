@@ -1,5 +1,4 @@
-//! Counts of requests by what they have in common, in bounded memory: their client and its program, their model, their
-//! tenant, their path, their kind and their size.
+//! Counts of requests by client, program of the client, model, tenant, path, kind and size, in bounded memory.
 
 use super::group::{Group, GroupKey};
 use hashbrown::HashMap;
@@ -23,9 +22,9 @@ pub(super) struct TrafficCounts {
 /// The requests by model and by tenant.
 #[derive(Debug, Default)]
 pub struct RequestGroups {
-    /// The counts of each model, by name.
+    /// One entry per model, sorted by name.
     pub models: Vec<GroupSummary>,
-    /// The counts of each tenant, by name.
+    /// One entry per tenant, sorted by name.
     pub tenants: Vec<GroupSummary>,
 }
 
@@ -41,7 +40,7 @@ pub(super) enum ClientKey {
 pub(super) const MAX_CLIENTS: usize = 256;
 /// Maximum number of programs of clients with counts.
 const MAX_PROGRAMS: usize = 64;
-/// Minimum number of harmed requests of which the common property is named.
+/// Minimum number of harmed requests for which a common property is reported.
 const MIN_HARMED: u64 = 5;
 /// Maximum logarithm of the probability that the requests share the property by chance: 0.1 %.
 const MAX_LOG_PROBABILITY: f64 = -7.0;
@@ -111,8 +110,8 @@ impl TrafficCounts {
         groups
     }
 
-    /// For each kind of harm: what at least 80 % of the harmed requests have in common, and less than half of the other
-    /// requests have. Kinds without such a property are omitted.
+    /// For each kind of harm, the property that at least 80 % of the harmed requests have, and less than half
+    /// of the other requests. Kinds without such a property are omitted.
     pub(super) fn common_properties(&self) -> BTreeMap<String, String> {
         let words = |kind: HarmKind| Some((kind.as_str().to_owned(), self.common_property(kind)?));
         HarmKind::ALL.into_iter().filter_map(words).collect()
@@ -164,8 +163,8 @@ impl TrafficCounts {
         (!both.is_empty()).then(|| both.join(", "))
     }
 
-    /// The size above which requests have this harm and below which they have not, and the number of those above.
-    /// `None`: the harm does not depend on the size.
+    /// The size above which requests have this harm and below which they do not, and the number of requests
+    /// above it. `None`: the harm does not depend on the size.
     fn common_size(&self, kind: HarmKind, harmed: u64) -> Option<(&GroupKey, u64)> {
         let mut best = None;
         let mut above = Group::default();
@@ -270,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_unread_has_no_kind() {
+    fn an_unread_body_has_no_kind() {
         let common = |is_read: bool| {
             let mut counts = TrafficCounts::default();
             for number in 0..90 {

@@ -54,7 +54,7 @@ named_enum! {
     }
 }
 
-/// A set of permissions.
+/// A set of permissions, one bit each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Permissions(u16);
 
@@ -77,11 +77,11 @@ pub struct EngineControl {
     pub name: &'static str,
     /// The permission that lets a client use the field or header.
     pub permission: Permission,
-    /// What the gateway does with the field or header if the client lacks the permission.
+    /// The action of the gateway if the client sends the field or header without the permission.
     pub action: ControlAction,
     /// The only API in which the field has an effect. `None`: the field has an effect in every API.
     pub api: Option<Api>,
-    /// The effect on the engine, for the documentation.
+    /// The effect on the engine, for the security guide.
     pub effect: &'static str,
 }
 
@@ -95,10 +95,10 @@ pub struct UsedControl {
     pub text: Option<Range<usize>>,
 }
 
-/// An edit of one field of a body.
+/// A change of one field of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldEdit {
-    /// Name of the edited field.
+    /// The field that is removed or set.
     pub field: &'static str,
     /// The replacement of the value of the field in the bytes of the body.
     pub splice: Splice,
@@ -146,7 +146,7 @@ pub static FIELDS: [EngineControl; 27] = [
     refused(
         "vllm_xargs",
         P::Xargs,
-        "goes to plugins of the engine as it is; new engine parameters appear here first",
+        "goes unchecked to plugins of the engine; new engine parameters appear here first",
     ),
     refused(
         "vllm_xargs.kv_transfer_params",
@@ -349,7 +349,7 @@ pub fn supports_cache_salt(api: Option<Api>, path: &str) -> bool {
 }
 
 impl Permissions {
-    /// The set of the permissions in a list.
+    /// Collects the permissions of a list.
     pub fn new(list: &[Permission]) -> Self {
         Self(
             list.iter()
@@ -357,7 +357,7 @@ impl Permissions {
         )
     }
 
-    /// Whether the set has this permission.
+    /// Whether the client may use the field of this permission.
     pub const fn allow(self, permission: Permission) -> bool {
         self.0 & 1 << permission as u16 != 0
     }

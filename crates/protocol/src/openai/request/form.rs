@@ -15,16 +15,12 @@ use std::ops::Range;
 
 /// Longest boundary, in bytes: RFC 2046 §5.1.1.
 const MAX_BOUNDARY_BYTES: usize = 70;
-/// The charsets that an ASCII value may declare.
 const ASCII_CHARSETS: [&str; 3] = ["utf-8", "us-ascii", "iso-8859-1"];
 const UTF_8: &str = "utf-8";
 
-/// One part of a form: the value of one field.
 struct FormPart<'a> {
     name: &'a [u8],
-    /// Whether the part has a file name.
     is_file: bool,
-    /// The value of the `Content-Type` of the part.
     media_type: Option<&'a [u8]>,
     value: &'a [u8],
 }
@@ -286,7 +282,6 @@ mod tests {
         matches!(parse_form(body), Err(RequestBodyError::Form(_)))
     }
 
-    /// A form with one part that has this head.
     fn form_with(head: &str) -> Vec<u8> {
         format!("--B\r\n{head}\r\n\r\na\r\n--B--\r\n").into()
     }

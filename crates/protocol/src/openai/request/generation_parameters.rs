@@ -9,17 +9,17 @@ use crate::json::JsonValue;
 /// have it or its value is invalid.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GenerationParameters {
-    /// `temperature`
+    /// The field `temperature`, at least 0.
     pub temperature: Option<f64>,
-    /// `top_p`
+    /// The field `top_p`, from 0 to 1.
     pub top_p: Option<f64>,
-    /// `top_k`
+    /// The field `top_k`, a number of tokens.
     pub top_k: Option<f64>,
-    /// `frequency_penalty`
+    /// The field `frequency_penalty`, from −2 to 2.
     pub frequency_penalty: Option<f64>,
-    /// `presence_penalty`
+    /// The field `presence_penalty`, from −2 to 2.
     pub presence_penalty: Option<f64>,
-    /// `seed`
+    /// The field `seed`, with which sampling is repeatable.
     pub seed: Option<i64>,
     /// The requested output format: `text`, or `json` with or without a schema.
     pub output: Option<&'static str>,
@@ -31,7 +31,6 @@ pub struct GenerationParameters {
     pub previous_response: Option<Box<str>>,
 }
 
-/// A field of [`GenerationParameters`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GenerationParameter {
     Temperature,
@@ -46,12 +45,11 @@ pub(super) enum GenerationParameter {
     StopSequences,
 }
 
-/// Greatest number of stop sequences of a request that are stored. OpenAI allows 4, and vLLM any number.
+/// Maximum number of stop sequences of a request that are stored. OpenAI allows 4, and vLLM any number.
 const MAX_STOP_SEQUENCES: usize = 16;
 /// Length in bytes to which a stop sequence is cut.
 const MAX_STOP_SEQUENCE_BYTES: usize = 256;
 
-/// The known values of `reasoning_effort`.
 const REASONING_EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
 impl GenerationParameters {

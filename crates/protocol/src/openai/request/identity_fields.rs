@@ -9,21 +9,20 @@ use crate::json::JsonValue;
 pub struct IdentityFields {
     /// `safety_identifier`, which replaces `user` in the API of OpenAI.
     pub safety_identifier: Option<Box<str>>,
-    /// `user`
+    /// The field `user`.
     pub user: Option<Box<str>>,
     /// `metadata.user_id`. Claude Code writes user and session into it.
     pub metadata_user: Option<Box<str>>,
-    /// `metadata.session_id`
+    /// The field `metadata.session_id`.
     pub metadata_session: Option<Box<str>>,
     /// `metadata.conversation_id` or `metadata.thread_id`
     pub metadata_conversation: Option<Box<str>>,
     /// `conversation` or `conversation.id` of a Responses request.
     pub conversation: Option<Box<str>>,
-    /// Number of elements of `messages`.
+    /// Length of the list `messages`.
     pub messages: u64,
 }
 
-/// A field of [`IdentityFields`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IdentityField {
     User,

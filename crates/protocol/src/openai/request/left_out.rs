@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct LeftOut(Vec<Range<usize>>);
 
-/// A piece of a part of the prompt.
+/// A piece of one prompt part, between bytes that are left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptPiece<'a> {
     /// The bytes of the piece, possibly empty.
@@ -26,7 +26,7 @@ const ATTRIBUTION: &[u8] = b"x-anthropic-billing-header";
 static ATTRIBUTION_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(ATTRIBUTION));
 static CACHE_MARK_FINDER: LazyLock<Finder<'static>> =
     LazyLock::new(|| Finder::new(br#""cache_control""#));
-/// Greatest number of ranges. Bytes after the last range count as prompt.
+/// Maximum number of ranges. Bytes after the last range count as prompt.
 const MAX_RANGES: usize = 256;
 
 impl LeftOut {

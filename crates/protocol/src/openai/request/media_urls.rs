@@ -19,7 +19,7 @@ const LIST_NAMES: [&str; 3] = ["images", "audio", "videos"];
 const SOURCE_NAME: &str = "source";
 const URL_NAME: &str = "url";
 
-/// Greatest nesting depth: the recursion limit of Python, with which engines parse. Without a limit, a body of
+/// Maximum nesting depth: the recursion limit of Python, with which engines parse. Without a limit, a body of
 /// brackets only would take twice its length in memory.
 const MAX_DEPTH: usize = 1_000;
 
@@ -36,10 +36,9 @@ pub fn has_url_member(body: &[u8]) -> bool {
     memchr_iter(b'_', searched).any(is_end)
 }
 
-/// Whether a value is a URL, or an object with a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// The value contains no URL that engines fetch.
+    /// A value without a URL.
     Other,
     /// A string is a URL, and so is the member `url` of an object.
     Url,
@@ -59,7 +58,7 @@ struct Container {
 #[must_use]
 pub fn visit_media_urls<'a>(body: &'a [u8], mut visit: impl FnMut(JsonText<'a>)) -> bool {
     let mut open: Vec<Container> = Vec::new();
-    // The place of the next value.
+    // Where the next value is, which decides whether it is a URL.
     let mut next = Place::Other;
     let mut at = 0;
     while let Some(byte) = body.get(at) {

@@ -72,7 +72,7 @@ impl PromptSpans {
         self.clone()
     }
 
-    /// Whether the request has tools.
+    /// Whether the list `tools` has an element.
     pub fn has_tools(&self) -> bool {
         // An empty array has two bytes.
         self.span(PromptPart::Tools).len() > 2
@@ -89,7 +89,6 @@ impl PromptSpans {
     }
 }
 
-/// Whether a message has the role `user`.
 fn is_of_user(message: &[u8]) -> bool {
     let mut is_user = false;
     visit_members(message, |member| {
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_of_tools_has_none() {
+    fn an_empty_list_of_tools_contains_no_tools() {
         let has_tools = |tools: &str| {
             let body = format!(r#"{{"tools":{tools},"messages":[]}}"#);
             RequestFields::parse(body.as_bytes())
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn all_turns_of_a_conversation_open_alike() {
+    fn all_turns_of_a_conversation_begin_equally() {
         let opening = |body: &str| {
             let fields = RequestFields::parse(body.as_bytes()).unwrap();
             let opening = fields.prompt.opening(body.as_bytes());

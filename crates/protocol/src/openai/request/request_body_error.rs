@@ -12,7 +12,7 @@ pub enum RequestBodyError {
     /// The body begins with a byte order mark, or is UTF-16 or UTF-32. Only some servers accept such JSON.
     #[error("the request body is not UTF-8 JSON: it {0}")]
     UnsupportedEncoding(&'static str),
-    /// The body is not JSON.
+    /// The body is not valid JSON.
     #[error("the request body is not JSON: line {line}, column {column}")]
     NotJson {
         /// Line of the error, counted from 1.
@@ -41,7 +41,7 @@ pub enum RequestBodyError {
     /// A field occurs twice. Some servers use the first one, others the last one.
     #[error("the field `{0}` occurs twice in the request body; send it once")]
     DuplicateField(&'static str),
-    /// The value of a field is not a string.
+    /// A field that must be a string has another type.
     #[error("the field `{0}` of the request body must be a string")]
     WrongType(&'static str),
     /// A string is not valid Unicode, for example because it has one half of a surrogate pair.

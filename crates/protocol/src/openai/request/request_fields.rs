@@ -59,7 +59,7 @@ pub struct RequestFields {
 /// Position of the value of `cache_salt` in a body. The salt itself is in [`PromptSpans::salt`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum CacheSaltSpan {
-    /// The body has no `cache_salt`.
+    /// The field `cache_salt` is missing.
     #[default]
     Absent,
     /// The byte range of a string with its quotes, or of a `null`.
@@ -93,11 +93,8 @@ enum RequestField {
     Store,
     Background,
     Parameter(GenerationParameter),
-    /// A field of [`IdentityFields`].
     Identity(IdentityField),
-    /// An element of `messages`.
     Message,
-    /// A field of [`engine_control::FIELDS`].
     Control,
 }
 
@@ -346,7 +343,6 @@ struct FieldParser {
     stream_options: StreamOptions,
     /// Whether the body has `stream_options.continuous_usage_stats`.
     has_continuous_usage: bool,
-    /// The first error in the body.
     error: Option<RequestBodyError>,
 }
 

@@ -22,7 +22,7 @@ pub struct Splice {
 pub enum ModelSpan {
     /// A JSON string, with its quotes.
     Json(Range<usize>),
-    /// The value of a form field.
+    /// The bytes of a form value.
     Form(Range<usize>),
 }
 
@@ -30,7 +30,6 @@ pub enum ModelSpan {
 /// offsets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum StreamOptions {
-    /// The body has no `stream_options`.
     #[default]
     Absent,
     /// The value is a `null` that ends at this offset.

@@ -15,7 +15,6 @@ pub(super) struct DeltaBuilder {
     /// The content of the event that was read so far.
     delta: Delta,
     current_choice: ChoiceDelta,
-    /// Number of choices in the event.
     choice_count: u32,
     /// Whether the event has a `choices` array, which may be empty.
     has_choices: bool,
@@ -41,7 +40,7 @@ pub(super) struct DeltaBuilder {
     is_error_object: bool,
     /// The error code, if the event has an error without an enclosing `error` object.
     flat_error_code: Option<Box<str>>,
-    /// What the message of an error is about.
+    /// The topic of an error message.
     error_about: Option<EngineError>,
 }
 

@@ -45,7 +45,6 @@ impl EventTemplate {
         text.filter(|text| !text.is_empty() && is_string_content(text))
     }
 
-    /// Whether the text of the template is text of the answer.
     pub(super) fn has_answer_text(&self) -> bool {
         let recorded = self.recorded.as_ref();
         recorded.is_some_and(|recorded| recorded.delta.output.has(OutputKind::Text))

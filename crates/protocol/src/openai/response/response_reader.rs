@@ -27,13 +27,11 @@ pub struct ResponseReader {
     summary: ResponseSummary,
     /// The usage of the current event, if the caller removed the usage from the data.
     extracted_usage: Option<Usage>,
-    /// Whether an event of the response had output.
     has_output: bool,
     /// Whether the response has an answer so far: output, a finish reason, or an error.
     has_answer: bool,
     /// Whether an event had plain text instead of JSON.
     has_text_event: bool,
-    /// The first texts of the response.
     sample: TextSample,
 }
 
@@ -52,7 +50,7 @@ enum EventState {
 const DONE_MARKER: &[u8] = b"[DONE]";
 
 impl ResponseReader {
-    /// A parser for one response of `api`.
+    /// A reader before the first byte of a response of `api`.
     pub fn new(api: Api) -> Self {
         Self {
             schema: shapes::response_schema(api),
@@ -168,7 +166,7 @@ impl ResponseReader {
         delta
     }
 
-    /// The sample of the first texts of the response.
+    /// Hashes and counts of the first pieces of text, to detect damaged output.
     pub fn text_sample(&self) -> TextSample {
         self.sample
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// The state of a response after the events so far.
 #[derive(Debug, Default)]
 pub struct ResponseSummary {
-    /// The first `id` in the response.
+    /// The id that the response states first.
     pub id: Option<Box<str>>,
     /// The first `model` in the response, which can differ from the name in the request.
     pub model: Option<Box<str>>,
@@ -20,7 +20,6 @@ pub struct ResponseSummary {
     pub(super) phrases: Option<Arc<PhraseMatcher>>,
     /// The captured text of the first choice. `None`: no text is captured.
     pub(super) text: Option<TextExcerpt>,
-    /// The choices, by index.
     choices: Vec<ChoiceState>,
     /// Index and finish reason of each choice in the current event, and whether the choice has a role. They are
     /// committed when the event is complete.
@@ -29,9 +28,8 @@ pub struct ResponseSummary {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ChoiceState {
-    /// The finish reason. `None`: the choice has not ended.
+    /// Why the choice ended. `None`: it has not ended.
     pub finish: Option<FinishReason>,
-    /// Whether an event of the choice had a role.
     has_role: bool,
     /// Output tokens so far. 0: the backend does not report usage with every event.
     output_tokens: u64,
@@ -39,7 +37,7 @@ pub(super) struct ChoiceState {
     match_state: MatchState,
 }
 
-/// Greatest number of choices of a response whose state is stored. The gateway stores nothing about further
+/// Maximum number of choices of a response whose state is stored. The gateway stores nothing about further
 /// choices.
 const MAX_CHOICES: usize = 128;
 
@@ -101,7 +99,7 @@ impl ResponseSummary {
             .is_some_and(|choice| choice.has_role)
     }
 
-    /// Whether the response had choices and each of them has ended.
+    /// Whether there is a choice, and every choice has a finish reason.
     pub fn has_ended_choices(&self) -> bool {
         !self.choices.is_empty() && self.choices.iter().all(|choice| choice.finish.is_some())
     }

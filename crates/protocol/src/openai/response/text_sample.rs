@@ -21,7 +21,6 @@ pub struct TextSample {
     answer_start: Option<u8>,
 }
 
-/// Number of pieces that the sample compares.
 const MAX_PIECES: u8 = 32;
 /// Number of bytes of a piece that the sample counts. Further bytes are ignored.
 const MAX_PIECE_BYTES: usize = 512;
@@ -34,7 +33,7 @@ const FNV_PRIME: u32 = 0x0100_0193;
 const ESCAPE_BYTES: usize = 6;
 
 impl TextSample {
-    /// Number of pieces that the sample compares.
+    /// Number of pieces that a full sample has.
     pub const PIECES: f64 = MAX_PIECES as f64;
 
     /// Whether the sample still accepts pieces.

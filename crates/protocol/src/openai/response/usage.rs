@@ -4,7 +4,7 @@ use crate::json::JsonValue;
 use crate::json::members::{self, visit_members};
 use crate::openai::Usage;
 
-/// Greatest token count that the gateway accepts in a response. A greater number is an error of the backend,
+/// Maximum token count that the gateway accepts in a response. A greater number is an error of the backend,
 /// and would distort all sums and means.
 pub const MAX_TOKEN_COUNT: u64 = 100_000_000;
 

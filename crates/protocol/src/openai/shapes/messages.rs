@@ -24,7 +24,7 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
     )
 });
 
-/// What the type of an event says about its output. An event of an unknown type counts as output.
+/// The output that the type of an event implies. An event of an unknown type counts as output.
 fn event_output(event: &str) -> EventOutput {
     match event {
         "message_start"

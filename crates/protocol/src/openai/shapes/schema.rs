@@ -35,7 +35,7 @@ pub(crate) struct ResponseSchema {
 /// event or the response itself.
 pub(super) type ObjectFields = (&'static str, &'static [(&'static str, ResponseField)]);
 
-/// What the type of an event says about its output.
+/// The output that the type of an event implies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventOutput {
     /// The type does not show whether the event has output: the fields of the event show it.
@@ -43,9 +43,7 @@ pub(crate) enum EventOutput {
     /// The event begins or ends a part of the response, or is a heartbeat. It has no output, unless a
     /// field shows output. Unknown fields outside a delta do not count as output.
     Nothing,
-    /// The event has output of this kind.
     Kind(OutputKind),
-    /// The event reports an error.
     Error,
     /// The event repeats the output of earlier events. It counts as output only if no earlier event had
     /// output.
@@ -76,7 +74,6 @@ pub(crate) enum ResponseField {
     Arguments,
     /// Text whose kind of output depends on the type of the event, not on the name of the field.
     Text,
-    /// A content part of a complete Responses response.
     ContentPart,
     /// The type of a content part, such as `output_text`.
     ContentPartType,
@@ -114,7 +111,6 @@ pub(crate) enum ResponseField {
     FlatErrorCode,
     ErrorCode,
     ErrorType,
-    /// The message of an error.
     ErrorMessage,
 }
 
@@ -162,7 +158,6 @@ const BEGINNINGS: [&str; 5] = [
     "response.in_progress",
 ];
 
-/// Text of the answer.
 pub(super) const TEXT: ResponseField = ResponseField::Output(OutputKind::Text);
 pub(super) const REASONING: ResponseField = ResponseField::Output(OutputKind::Reasoning);
 

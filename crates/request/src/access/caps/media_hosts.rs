@@ -7,7 +7,7 @@ use tokenweir_protocol::json::JsonText;
 
 /// Maximum length of a media URL in bytes. URLs that contain their data are exempt.
 const MAX_URL_BYTES: usize = 8 << 10;
-/// Suffixes of names that resolve to hosts of the local network.
+/// Suffixes of names that resolve to hosts of the local network or cluster.
 const PRIVATE_ENDS: [&str; 6] = [
     "localhost",
     "localdomain",
@@ -28,7 +28,7 @@ pub(super) fn is_pattern(host: &str) -> bool {
     host == "*" || (is_host(name) && !name.bytes().any(|byte| byte.is_ascii_uppercase()))
 }
 
-/// Fails if engines may not fetch this URL. `allowed`: the allowed hosts. `None`: all public hosts.
+/// Fails if engines may not fetch this URL. `allowed`: the list `media_hosts`. `None`: all public hosts.
 pub(super) fn check_url(url: JsonText<'_>, allowed: Option<&[String]>) -> Result<(), &'static str> {
     // Data can be long, so it is not decoded.
     let scheme = url.raw().get(..DATA_SCHEME.len()).unwrap_or_default();

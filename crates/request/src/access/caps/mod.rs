@@ -1,5 +1,5 @@
-//! Caps on what one request may ask for, and defaults for what the request does not state. A tenant and a model
-//! can have caps, and a request must keep to both.
+//! Caps on the size of one request, and defaults for limits that the request does not state. If tenant and
+//! model both have caps, both apply.
 
 mod media_hosts;
 mod stated_sizes;
@@ -39,15 +39,15 @@ pub struct CappedRequest<'a> {
     pub tenant: Option<&'a RequestCaps>,
     /// The caps of the model. `None`: no caps.
     pub model: Option<&'a RequestCaps>,
-    /// The API.
+    /// Determines which fields the caps concern. `None`: no inference request.
     pub api: Option<Api>,
     /// The path. `None`: the gateway does not serve it.
     pub route: Option<&'static str>,
-    /// The fields of the body.
+    /// The fields that were read from the body.
     pub fields: &'a RequestFields,
     /// The sizes of the parts of the body that can become the prompt.
     pub prompt: PromptBytes,
-    /// The body.
+    /// The JSON bytes of the client.
     pub body: &'a [u8],
     /// The priority in the engine's queue that the gateway sets. `None`: the request keeps its own priority.
     pub priority: Option<i32>,
@@ -56,7 +56,7 @@ pub struct CappedRequest<'a> {
 /// The changes that the gateway makes to a request.
 #[derive(Debug, Default, PartialEq)]
 pub struct CapEdits {
-    /// The edits of the body.
+    /// The edits that apply defaults and the priority.
     pub edits: Vec<FieldEdit>,
     /// The limit of output tokens that the gateway sets. `None`: the limit of the client applies.
     pub max_tokens: Option<u64>,
@@ -68,7 +68,7 @@ const CHAT_BATCH: &str = "/v1/chat/completions/batch";
 const GENERATE: &str = "/inference/v1/generate";
 const CHAT_LIMITS: &[&str] = &["max_tokens", "max_completion_tokens"];
 
-/// The fields with which an API states its limit of output tokens.
+/// The fields in which an API states its limit of output tokens.
 struct OutputLimit {
     holder: Holder,
     /// The names of the field. The gateway sets the first of them.
@@ -118,7 +118,8 @@ impl RequestCaps {
                 let common = one.iter().filter(|host| other.contains(host));
                 Some(common.cloned().collect())
             }
-            // A list may contain private hosts, which are forbidden without a list.
+            // A list may name private hosts, which are forbidden if there is no list. So the union would allow
+            // more than either cap.
             _ => Some(Vec::new()),
         };
         Self {

@@ -24,7 +24,7 @@ const SET_NAMES: [&str; 4] = [
     "max_output_tokens",
     "priority",
 ];
-/// The object for these fields in requests to `/inference/v1/generate` and to SGLang's `/generate`.
+/// The object that contains these fields in requests to `/inference/v1/generate` and SGLang's `/generate`.
 const PARAMETERS_NAME: &str = "sampling_params";
 /// Fields with one prompt or a list of prompts. A list of lists of messages is a batch of chats.
 const PROMPT_NAMES: [&str; 2] = ["prompt", "messages"];
@@ -32,9 +32,9 @@ const PROMPT_NAMES: [&str; 2] = ["prompt", "messages"];
 /// The numbers in a body. `null` counts as absent.
 #[derive(Debug, Default)]
 pub(super) struct StatedSizes {
-    /// The greatest limits of output tokens, by field.
+    /// The maximum limits of output tokens, by field.
     pub max_tokens: Vec<StatedSize>,
-    /// The greatest numbers of choices, by field.
+    /// The maximum numbers of choices, by field.
     pub choices: Vec<StatedSize>,
     /// Number of prompts in a list of prompts. 1 for a single prompt.
     pub prompts: u64,
@@ -52,7 +52,6 @@ pub(super) enum Holder {
     Parameters,
 }
 
-/// A number in a body.
 #[derive(Debug)]
 pub(super) struct StatedSize {
     pub field: &'static str,
@@ -114,7 +113,7 @@ impl StatedSizes {
         let Some(field) = SET_NAMES.into_iter().find(|field| *field == name) else {
             return;
         };
-        // This bounds the memory: a body can repeat a field millions of times.
+        // This bounds the memory, because a body can repeat a field millions of times.
         self.places
             .retain(|place| place.field != field || place.holder != holder);
         self.places.push(FieldPlace {

@@ -123,7 +123,7 @@ fn sizes_beyond_a_cap_are_refused() {
 }
 
 #[test]
-fn long_prompts_are_refused_and_ids_count() {
+fn long_prompts_are_refused_and_token_ids_count() {
     let check = |api, body: String| check(api, &caps(), None, &body);
     let ids = |count: usize| vec!["12345"; count].join(", ");
     for (count, is_allowed) in [(500, true), (501, false)] {

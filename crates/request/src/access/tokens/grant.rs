@@ -5,10 +5,10 @@ use crate::access::usage::UsageLimits;
 use crate::record::{LogPlace, NoteAttribute, NoteValue, RecordNote, Tier};
 use std::sync::Arc;
 
-/// Why a token is refused.
+/// Why a token is refused, and whether a retry can succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenRefusal {
-    /// The class of the reason, for the log. The client does not get it.
+    /// The reason in the log, from a closed set. The client does not get it.
     pub reason: &'static str,
     /// Whether the gateway cannot check the token yet. A later retry can succeed.
     pub is_temporary: bool,
@@ -17,9 +17,9 @@ pub struct TokenRefusal {
 /// The rights that a valid token grants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenGrant {
-    /// The digest of the token.
+    /// SHA-256 of the token, under which a verified token is cached.
     pub digest: KeyDigest,
-    /// Name of the tenant.
+    /// A tenant of the key file.
     pub tenant: Arc<str>,
     /// Name of the key that stands for the subject of the token. The name begins with
     /// [`ClientIdentity::TOKEN_KEY_PREFIX`](crate::record::ClientIdentity::TOKEN_KEY_PREFIX).

@@ -44,7 +44,6 @@ impl SubjectLimiters {
         Some(limiter)
     }
 
-    /// The subjects that have quotas.
     pub(crate) fn with_quotas(&self) -> Vec<Arc<SubjectUsage>> {
         let limiters = lock(&self.0);
         let subjects = limiters

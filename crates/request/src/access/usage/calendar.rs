@@ -10,11 +10,11 @@ named_enum! {
     #[derive(PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum QuotaPeriod {
-        /// From second 0 to second 59.
+        /// A minute of the clock, from second 0 to second 59.
         Minute = "minute",
-        /// From 0:00 to 24:00.
+        /// A calendar day in UTC, from 0:00 to 24:00.
         Day = "day",
-        /// From the first to the last day.
+        /// A calendar month in UTC, from its first to its last day.
         Month = "month",
         /// A period without an end, for the quota of open requests.
         Unbounded = "unbounded",
@@ -23,7 +23,7 @@ named_enum! {
 
 const MINUTE_SECONDS: u64 = 60;
 const DAY_SECONDS: u64 = 86_400;
-/// The second since 1970 at the start of 4147-08-20.
+/// The second since 1970 at which the unbounded period ends: 4147-08-20.
 const END_OF_TIME: u64 = 1 << 36;
 const FIRST_YEAR: u64 = 1_970;
 

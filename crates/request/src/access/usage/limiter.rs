@@ -24,7 +24,6 @@ pub(crate) struct UsageLimiter {
     has_quotas: bool,
 }
 
-/// A limiter with its usage locked.
 struct LockedLimiter<'a> {
     limiter: &'a UsageLimiter,
     meter: MutexGuard<'a, UsageMeter>,
@@ -100,6 +99,7 @@ pub(crate) fn count(
         limiter.activate(meter);
     }
     let result = match exceeded {
+        Some(exceeded) if exceeded.is_usage_unknown => Err(GatewayError::UsageUnknown),
         Some(exceeded) => Err(GatewayError::RateLimited {
             limited: exceeded.kind,
             allowed: exceeded.limit,
@@ -143,7 +143,6 @@ impl UsageLimiter {
         })
     }
 
-    /// The subject, if it has quotas.
     pub(crate) fn subject_with_quotas(&self) -> Option<&Arc<SubjectUsage>> {
         self.has_quotas.then_some(&self.subject)
     }

@@ -43,13 +43,13 @@ const MAX_LIMIT: u64 = 1_000_000_000_000_000;
 /// lowest remaining quota is reported. `None`: no such limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RateLimitStatus {
-    /// Remaining quota of requests.
+    /// The remaining requests of the client's limit.
     pub requests: Option<RemainingQuota>,
-    /// Remaining quota of tokens.
+    /// The remaining tokens of the client's limit.
     pub tokens: Option<RemainingQuota>,
 }
 
-/// Remaining quota of one limit.
+/// The rest of one limit, for the rate limit headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemainingQuota {
     /// The limit: requests or tokens per minute, day or month.
@@ -74,7 +74,6 @@ const TOKEN_LIMIT_HEADERS: [HeaderName; 3] = [
 ];
 
 impl UsageLimits {
-    /// The quotas for these limits, without usage.
     pub(super) fn quotas(&self, scope: QuotaScope) -> Vec<Quota> {
         use QuotaPeriod::{Day, Minute, Month, Unbounded};
         use QuotaUnit::{OpenRequests, Requests, Tokens};
@@ -101,7 +100,6 @@ impl UsageLimits {
             .collect()
     }
 
-    /// Whether one of the limits counts tokens.
     pub(in crate::access) fn count_tokens(&self) -> bool {
         self.tokens_per_minute.is_some()
             || self.tokens_per_day.is_some()
@@ -141,7 +139,7 @@ impl UsageLimits {
 }
 
 impl RateLimitStatus {
-    /// The lower remaining quota of `self` and `other`, for requests and for tokens.
+    /// The limit of requests with fewer remaining requests, and the limit of tokens with fewer remaining tokens.
     pub fn most_restrictive(self, other: Self) -> Self {
         Self {
             requests: RemainingQuota::lower_remaining(self.requests, other.requests),
@@ -149,7 +147,7 @@ impl RateLimitStatus {
         }
     }
 
-    /// Sets the rate limit headers of a response.
+    /// Writes the rate limit headers. Headers without a limit are left out.
     pub fn write(&self, headers: &mut HeaderMap) {
         if let Some(requests) = &self.requests {
             requests.write(REQUEST_LIMIT_HEADERS, headers);
@@ -161,7 +159,7 @@ impl RateLimitStatus {
 }
 
 impl RemainingQuota {
-    /// Sets the headers with these names: of the limit, of the rest, and of the time until the quota is whole again.
+    /// Writes three headers: the limit, the remaining amount, and the time until nothing of the limit is used.
     fn write(&self, names: [HeaderName; 3], headers: &mut HeaderMap) {
         let values = [
             HeaderValue::from(self.limit),

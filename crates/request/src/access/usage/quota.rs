@@ -16,15 +16,15 @@ use std::time::Duration;
 use tokenweir_protocol::named_enum;
 
 named_enum! {
-    /// The unit that a quota counts.
+    /// The thing that a quota counts.
     #[derive(PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum QuotaUnit {
-        /// Requests that start.
+        /// Number of requests that start.
         Requests = "requests",
-        /// Prompt and output tokens of requests that end.
+        /// Number of prompt and output tokens of requests that end.
         Tokens = "tokens",
-        /// Requests that are open.
+        /// Number of requests that are open.
         OpenRequests = "open_requests",
     }
 }
@@ -42,13 +42,12 @@ pub struct SharingRule {
 /// A limit in a calendar period, and the usage by this gateway.
 #[derive(Debug, Clone)]
 pub struct Quota {
-    /// The unit.
+    /// Whether requests, tokens or open requests are counted.
     pub unit: QuotaUnit,
-    /// The period.
+    /// The calendar period, after which the count restarts at 0.
     pub period: QuotaPeriod,
     /// The limit of all gateways together.
     pub limit: u64,
-    /// The number of the current period.
     number: u64,
     /// The first millisecond of the current period.
     begins_at: u64,
@@ -58,11 +57,10 @@ pub struct Quota {
     used: u64,
     /// The usage by the other gateways, as of the last answer of the store.
     used_by_others: u64,
-    /// The usage by this gateway at the end of the last grant.
+    /// The usage by this gateway when the last grant arrived.
     used_before: u64,
     /// The grant of the current period. `None`: the store has granted nothing.
     grant: Option<Grant>,
-    /// The number and the grant of the next period.
     next: Option<(u64, Grant)>,
     rate: UsageRate,
     /// Whether a request has asked for the quota since the last claim.
@@ -88,7 +86,7 @@ struct Grant {
 /// A request of a gateway to the store, for one period of a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaClaim {
-    /// The number of the period.
+    /// Number of the period, equal at all gateways.
     pub number: u64,
     /// The usage by this gateway.
     pub used: u64,
@@ -96,9 +94,9 @@ pub struct QuotaClaim {
     pub held: u64,
     /// The grant that this gateway wants. It is less than `held` if the gateway returns a part.
     pub wanted: u64,
-    /// The limit.
+    /// The maximum amount in one period.
     pub limit: u64,
-    /// The second since 1970 after which the store may drop the period.
+    /// The second since 1970 after which the store may delete the period.
     pub ends_at: u64,
 }
 
@@ -215,6 +213,12 @@ impl Quota {
         grant.share.saturating_add(beyond)
     }
 
+    /// Whether the limit is not reached as far as this gateway knows, but it may use nothing before the first answer of
+    /// the store.
+    pub(super) fn is_usage_unknown(&self, rule: SharingRule) -> bool {
+        self.grant.is_none() && rule.ungranted_divisor.is_none() && self.remaining() > 0
+    }
+
     /// Records that a request asks for the quota, whether or not the request is admitted.
     pub fn want(&mut self) {
         self.is_wanted = true;
@@ -242,7 +246,6 @@ impl Quota {
         self.limit.saturating_sub(used)
     }
 
-    /// Time from `now` to the end of the period.
     pub(super) fn time_to_end(&self, now: u64) -> Duration {
         Duration::from_millis(self.ends_at.saturating_sub(now))
     }
@@ -476,6 +479,19 @@ mod tests {
         assert!(!quota.is_used_up(none));
         quota.advance(MIDNIGHT + 120_000);
         assert!(quota.is_used_up(none), "nothing is granted");
+    }
+
+    #[test]
+    fn usage_is_unknown_before_the_first_answer() {
+        let starting = SharingRule {
+            ungranted_divisor: None,
+            free_divisor: None,
+        };
+        let mut quota = quota(QuotaUnit::Requests, QuotaPeriod::Day, MIDNIGHT);
+        assert!(quota.is_used_up(starting) && quota.is_usage_unknown(starting));
+        assert!(!quota.is_usage_unknown(ALONE));
+        quota.add(10);
+        assert!(!quota.is_usage_unknown(starting), "the limit is reached");
     }
 
     #[test]

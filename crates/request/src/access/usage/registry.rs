@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tokenweir_protocol::mutex::lock;
 
-/// The quotas of all subjects.
+/// The quotas of all tenants, keys and models, and the rule for sharing them.
 #[derive(Debug)]
 pub struct QuotaRegistry {
     /// Whether other gateways use the same quotas.

@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 
-/// The usage of a quota.
+/// The used part of one quota, as `shared_limits.file` stores it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedQuota {
-    /// The name of the subject.
+    /// The tenant, key or model: see [`SubjectUsage::name`].
     pub subject: String,
-    /// The unit that the quota counts.
+    /// Whether the quota counts requests, tokens or open requests.
     pub unit: QuotaUnit,
-    /// The period.
+    /// The period of the quota: a day or a month.
     pub period: QuotaPeriod,
-    /// The number of the period.
+    /// Number of the day or month since 1970.
     pub number: u64,
     /// The usage in the period.
     pub used: u64,

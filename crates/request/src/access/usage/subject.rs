@@ -18,7 +18,6 @@ pub struct SubjectUsage {
     pub(super) meter: Mutex<UsageMeter>,
 }
 
-/// The usage of a subject, by limit.
 #[derive(Debug, Default)]
 pub(super) struct UsageMeter {
     requests: LeakyBucket,
@@ -44,6 +43,8 @@ pub(super) struct ExceededLimit {
     pub kind: RateLimitKind,
     pub limit: u64,
     pub retry_after: Duration,
+    /// Whether the gateway cannot know yet how much of the limit all gateways have used.
+    pub is_usage_unknown: bool,
 }
 
 /// Retry time of a request that the concurrency limit rejects. A constant, because the end of an open request
@@ -51,7 +52,6 @@ pub(super) struct ExceededLimit {
 const CONCURRENCY_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl SubjectUsage {
-    /// A subject without usage.
     pub(in crate::access) fn new(name: String) -> Self {
         Self {
             name: name.into(),
@@ -93,7 +93,7 @@ impl SubjectUsage {
         self.mark_active()
     }
 
-    /// Marks the subject as active. Returns whether it was inactive.
+    /// Marks the subject as active. `true`: the caller must add it to the registry.
     pub fn mark_active(&self) -> bool {
         !std::mem::replace(&mut lock(&self.meter).is_active, true)
     }
@@ -160,6 +160,7 @@ impl UsageMeter {
                     kind,
                     limit: limit.into(),
                     retry_after,
+                    is_usage_unknown: false,
                 })
             });
         let quotas = self.quotas.iter_mut();
@@ -170,6 +171,7 @@ impl UsageMeter {
                 kind: kind_of(quota),
                 limit: quota.limit,
                 retry_after: quota.retry_after(unix_millis),
+                is_usage_unknown: quota.is_usage_unknown(rule),
             })
         });
         of_limits
@@ -177,7 +179,6 @@ impl UsageMeter {
             .max_by_key(|exceeded| exceeded.retry_after)
     }
 
-    /// Counts the start of a request.
     pub(super) fn count_request(&mut self, counted_as: CountedAs) {
         let opened = u32::from(counted_as == CountedAs::Request);
         self.requests.used += 1.0;

@@ -14,7 +14,6 @@ const MAX_TOKEN_TEXT_BYTES: usize = 48;
 const IDENTITY: [&str; 2] = ["id", "created"];
 
 impl StreamSplicer {
-    /// Reads an event of the current stream. Returns the action for it.
     pub(super) fn on_event(&mut self, bytes: &[u8]) -> Action {
         if bytes.starts_with(b":") || bytes.trim_ascii().is_empty() {
             return Action::Keep;

@@ -21,7 +21,7 @@ const SWITCHING_PROTOCOLS: u16 = 101;
 const METADATA: HeaderName = HeaderName::from_static("metadata");
 
 impl Exchange {
-    /// Processes the head of the response.
+    /// Chooses the parser by status and headers, and registers streams among the open streams.
     pub fn on_head(&mut self, status: u16, headers: &HeaderMap) {
         let now = clock::now();
         let ExchangeState {

@@ -176,7 +176,6 @@ fn streams(api: Api) -> &'static [&'static str] {
     }
 }
 
-/// Streams that begin and have no answer.
 fn begun_streams(api: Api) -> &'static [&'static str] {
     match api {
         Api::Chat => &[

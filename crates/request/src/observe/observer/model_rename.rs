@@ -11,7 +11,6 @@ use tokenweir_protocol::openai::Splice;
 /// forwarded unchanged.
 #[derive(Debug)]
 pub(super) struct ModelRename {
-    /// The name as a JSON string.
     name: String,
     is_stream: bool,
     /// The bytes of an incomplete line of a stream, or of an incomplete document.
@@ -85,7 +84,6 @@ impl ModelRename {
         }
     }
 
-    /// The document with the new name.
     fn renamed(&self, document: &[u8]) -> Bytes {
         let mut edits = Vec::new();
         if memmem::find(document, b"\"model\"").is_some() {

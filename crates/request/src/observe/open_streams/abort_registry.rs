@@ -108,7 +108,7 @@ impl AbortRegistry {
 }
 
 impl RegisteredAbortHandle {
-    /// The abort handle of the stream.
+    /// The handle that the response of the stream registers.
     pub fn handle(&self) -> &ResponseAbortHandle {
         &self.0.value
     }

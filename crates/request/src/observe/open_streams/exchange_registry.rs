@@ -36,7 +36,7 @@ settings! {
     }
 }
 
-/// Settings of exchanges and their observers.
+/// The settings of exchanges, which a reload replaces.
 #[derive(Debug, Clone, Default)]
 pub struct ObservationSettings {
     /// The limits above which an open stream is stalled.
@@ -51,7 +51,7 @@ pub struct ObservationSettings {
     pub scales: ResponseBuckets,
 }
 
-/// The registry of all open exchanges.
+/// All open exchanges, and the open streams among them.
 pub struct ExchangeRegistry {
     settings: ArcSwap<ObservationSettings>,
     started_at: Instant,
@@ -70,9 +70,7 @@ pub struct StreamEntry(TableEntry<StreamActivity>);
 /// Counts an exchange as open until the guard is dropped.
 pub struct InFlightGuard {
     registry: Arc<ExchangeRegistry>,
-    /// The settings at the start of the exchange.
     pub(in crate::observe) settings: Arc<ObservationSettings>,
-    /// The slot of the request in the registry.
     slot: usize,
 }
 
@@ -114,7 +112,7 @@ impl ExchangeRegistry {
         self.settings.store(Arc::new(settings));
     }
 
-    /// Number of open exchanges.
+    /// Number of exchanges that have not ended.
     pub fn open(&self) -> usize {
         self.open.get()
     }
@@ -247,7 +245,7 @@ impl ExchangeRegistry {
             .for_each(|(_, activity)| visit(&activity.subject));
     }
 
-    /// The start of the gateway.
+    /// Start of the gateway, from which sequence numbers and ages count.
     pub fn started_at(&self) -> Instant {
         self.started_at
     }

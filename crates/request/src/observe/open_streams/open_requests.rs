@@ -27,7 +27,6 @@ impl OpenRequests {
         slot
     }
 
-    /// Removes the request of a slot.
     pub(super) fn remove(&self, slot: usize) {
         let mut slots = lock(&self.0);
         slots.started[slot] = None;
@@ -47,7 +46,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn the_oldest_is_found_and_slots_are_reused() {
+    fn oldest_requests_are_found_and_slots_are_reused() {
         let (requests, now) = (OpenRequests::default(), clock::now());
         let at = |seconds| now + Duration::from_secs(seconds);
         assert_eq!(requests.oldest(), None);

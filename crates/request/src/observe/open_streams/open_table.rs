@@ -19,7 +19,6 @@ struct Rows<T> {
 pub(super) struct TableEntry<T> {
     table: Arc<OpenTable<T>>,
     key: u64,
-    /// The value of the entry.
     pub value: Arc<T>,
 }
 

@@ -25,7 +25,7 @@ settings! {
     }
 }
 
-/// The policy of one stream.
+/// Timeouts, comments and truncation handling of one stream.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StreamPolicy {
     /// Deadline of the first output. `None`: no deadline.

@@ -14,13 +14,13 @@ use tokenweir_protocol::named_enum;
 pub struct StreamInfo {
     /// The `x-request-id` of the request.
     pub request_id: RequestId,
-    /// The model as a label.
+    /// The model, as the label value in metrics.
     pub model: ModelLabel,
-    /// The backend that serves the stream.
+    /// The backend that sends the stream. `None`: not known.
     pub backend: Option<BackendId>,
     /// The client's identity, if it authenticated with a key.
     pub caller: Option<Arc<ClientIdentity>>,
-    /// IP address of the client's connection.
+    /// The address at the other end of the connection.
     pub client: IpAddr,
     /// Estimated number of prompt tokens. 0: unknown.
     pub prompt_tokens: u64,
@@ -29,7 +29,7 @@ pub struct StreamInfo {
 }
 
 named_enum! {
-    /// The phase of an open stream.
+    /// The present activity of an open stream.
     #[derive(PartialOrd, Ord)]
     pub enum StreamPhase {
         /// The response head has arrived, but no output. The request waits in the queue of the engine, or the
@@ -46,14 +46,14 @@ named_enum! {
     }
 }
 
-/// One stream at one moment.
+/// The values of an open stream when the snapshot was taken.
 #[derive(Debug, Clone)]
 pub struct OpenStream {
     /// Sequence number of the stream since the start of the gateway, from 0.
     pub number: u64,
-    /// The identity of the stream.
+    /// Request, model, backend and client.
     pub subject: StreamInfo,
-    /// The phase of the stream.
+    /// The present activity of the stream.
     pub phase: StreamPhase,
     /// Tokens so far. An event counts with its reported token count. Without one, it counts as one token.
     pub tokens: u64,
@@ -62,10 +62,10 @@ pub struct OpenStream {
     pub since_last_output: Option<Duration>,
 }
 
-/// All streams at one moment.
+/// All open streams at one time, for the admin listener.
 #[derive(Debug, Clone, Default)]
 pub struct OpenStreamsSnapshot {
-    /// Number of open streams.
+    /// Number of streams that have begun and not ended.
     pub count: usize,
     /// Number of open streams by phase.
     pub phases: BTreeMap<StreamPhase, usize>,

@@ -93,7 +93,6 @@ impl<'a> EventMembers<'a> {
         Some(&self.data[member.value.clone()]).filter(|value| is_set(value))
     }
 
-    /// Whether the event has a `system_fingerprint` member of any value.
     pub(super) fn has_fingerprint_member(&self) -> bool {
         self.find(FINGERPRINT).is_some()
     }

@@ -58,21 +58,17 @@ pub(super) struct UsageFilter {
     pub fingerprint: Option<Bytes>,
 }
 
-/// The change to an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum EventEdit {
-    /// Removes the whole event, which is the usage event.
     Remove,
     /// Changes nothing. The event follows an event with a finish reason.
     Pass,
-    /// Changes members of the event.
     Members {
         /// Whether the `usage` member is removed.
         has_usage: bool,
         /// Byte range of the `usage` member in the frame. `None`: not known, so the filter must search for the
         /// member.
         usage_at: Option<Range<usize>>,
-        /// Whether the fingerprint is inserted.
         needs_fingerprint: bool,
     },
 }
@@ -81,7 +77,6 @@ enum EventEdit {
 /// not change.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct EventParts {
-    /// Whether the block is an event.
     pub is_event: bool,
     /// Whether the event is the usage event, which has `usage` and no choice.
     pub is_usage_event: bool,
@@ -89,7 +84,6 @@ pub(crate) struct EventParts {
     pub has_usage: bool,
     /// Byte range of the `usage` member in the current frame. `None`: the range is not known.
     pub usage_at: Option<Range<usize>>,
-    /// Whether the event has a finish reason.
     pub has_finish: bool,
 }
 

@@ -26,8 +26,8 @@ impl RequestRecord {
         (is_last && is_broken).then(|| self.ending())
     }
 
-    /// What the error is about that the engine reported in the response to the attempt with this index. `None`:
-    /// unknown, or there was none.
+    /// The topic of the error that the engine reported in the attempt with this index. `None`: unknown, or no
+    /// error.
     pub fn engine_error(&self, index: usize) -> Option<EngineError> {
         let attempt = self.attempts.get(index)?;
         if attempt.failure.is_some() || index + 1 < self.attempts.len() {
@@ -36,7 +36,8 @@ impl RequestRecord {
         self.observed.error.as_ref()?.about
     }
 
-    /// What the error response to the attempt with this index shows beyond its status. `None`: nothing.
+    /// The information in the error response of the attempt with this index, beyond its status. `None`: no such
+    /// information.
     pub fn error_source(&self, index: usize) -> Option<ErrorSource> {
         let attempt = self.attempts.get(index)?;
         let of_engine = self.engine_error(index).map(ErrorSource::Engine);

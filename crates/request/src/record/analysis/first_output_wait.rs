@@ -15,7 +15,6 @@ pub(super) struct FirstOutputWait {
     /// before it computes anything. In this time the network transfers the request, and the API
     /// server of the engine reads the prompt.
     pub(super) front_end: Duration,
-    /// Time in the queue of the engine.
     pub(super) queue: Duration,
     pub(super) prefill: Duration,
     /// Time that no other part explains: an engine or host without progress, the network on the way back to the
@@ -23,21 +22,20 @@ pub(super) struct FirstOutputWait {
     pub(super) unexplained: Duration,
     /// The part of `unexplained` that may belong to a prefill longer than expected.
     tolerated: Duration,
-    /// How well `queue` is known.
+    /// Source of `queue`: the engine, an estimate, or none.
     pub(super) queue_accuracy: Accuracy,
-    /// How well `prefill` is known.
+    /// Source of `prefill`: the engine, an estimate, or none.
     pub(super) prefill_accuracy: Accuracy,
     /// Whether the prompt is known to be too short for a long prefill.
     is_short_prompt: bool,
 }
 
-/// How well a time of the engine is known.
+/// The source of a time of the engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Accuracy {
     /// Nothing is known.
     #[default]
     Unknown,
-    /// The gateway estimated the time.
     Estimated,
     /// The engine reported the time for this request.
     Measured,
@@ -199,7 +197,6 @@ impl RequestRecord {
 /// Prefill times of a prompt, predicted from the estimated prefill speed of the backend.
 #[derive(Default)]
 struct PredictedPrefill {
-    /// Prefill time of the prompt.
     prompt: Duration,
     /// Share of the wait in which the engine computed earlier prompts. It excludes the batch in progress at the
     /// arrival of the request, and the batch of this prompt.

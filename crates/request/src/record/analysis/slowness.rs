@@ -113,7 +113,6 @@ mod tests {
     use std::sync::Arc;
     use tokenweir_protocol::openai::EngineTimes;
 
-    /// Returns the slow cause of the fixture request after `change`.
     fn slow_cause_after(
         change: impl FnOnce(&mut RequestRecord, &dyn Fn(u64) -> Instant),
     ) -> Option<SlowCause> {

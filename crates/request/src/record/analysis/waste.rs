@@ -10,8 +10,8 @@ pub struct WastedTokens {
     pub output: u64,
     /// Prompt tokens of a response that the client did not receive completely.
     pub input: u64,
-    /// Tokens that an engine computed again: the prompt for a further attempt, and what options let other
-    /// backends repeat. Each attempt that reached the engine counts with its whole prompt.
+    /// Tokens that an engine computed again: the whole prompt of each further attempt that reached an engine,
+    /// and tokens that options, such as continuation, let other backends compute.
     pub recomputed: u64,
 }
 

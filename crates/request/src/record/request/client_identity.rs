@@ -6,9 +6,9 @@ use std::sync::Arc;
 /// The tenant of a request and the API key that the request used, by their names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientIdentity {
-    /// Name of the tenant.
+    /// The tenant's name in the key file.
     pub tenant: Arc<str>,
-    /// Name of the key.
+    /// The key's name in the key file, or the pseudonym of a token's subject.
     pub key: Arc<str>,
     /// Whether the tenant's name is a label value in metrics.
     pub is_tenant_label: bool,

@@ -22,7 +22,7 @@ const MAX_ATTRIBUTE_BYTES: usize = 256;
 static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
 impl RequestHeadAttributes {
-    /// The attributes of a request.
+    /// Copies the attributes from the head of a request.
     pub fn from_request<B>(request: &Request<B>) -> Self {
         let headers = request.headers();
         let text = |name: &HeaderName| header_text(headers, name);

@@ -3,10 +3,10 @@
 use tokenweir_protocol::openai::GenerationParameters;
 use tokenweir_protocol::openai::prompt::PromptBytes;
 
-/// The options of an inference request.
+/// The options of an inference request that records report.
 #[derive(Debug, Clone, Default)]
 pub struct RequestOptions {
-    /// Whether the request has `"stream": true`.
+    /// The field `stream` of the body.
     pub stream: bool,
     /// The client's limit of generated tokens. `None`: no limit.
     pub max_tokens: Option<u64>,
@@ -16,7 +16,7 @@ pub struct RequestOptions {
     pub parameters: GenerationParameters,
     /// Whether the request offers tools to the model.
     pub has_tools: bool,
-    /// Number of messages of a chat. `None`: the request has no `messages`.
+    /// Length of the list `messages`. `None`: the request has none.
     pub messages: Option<u64>,
     /// The user, the session and the conversation of the request.
     pub identity: RequestIdentity,

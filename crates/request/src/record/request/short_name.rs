@@ -3,7 +3,8 @@
 use http::{HeaderMap, HeaderName};
 use std::fmt;
 
-/// A name of at most 23 characters, in place. It has letters, digits and a few signs only, so it can stand in texts.
+/// A name of at most 23 characters, stored without allocation. It has only letters, digits and a few signs, so
+/// log lines need not escape it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShortName {
     length: u8,
@@ -33,7 +34,7 @@ impl ShortName {
         (name.length > 0).then_some(name)
     }
 
-    /// The name as text.
+    /// The name as a string slice.
     pub fn as_str(&self) -> &str {
         let name = self.bytes.get(..usize::from(self.length));
         std::str::from_utf8(name.unwrap_or_default()).unwrap_or_default()

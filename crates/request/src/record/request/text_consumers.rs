@@ -16,17 +16,17 @@ impl TextConsumer {
 }
 
 impl TextConsumers {
-    /// Adds a consumer.
+    /// Adds a consumer to the set.
     pub const fn add(&mut self, consumer: TextConsumer) {
         self.0 |= consumer.0;
     }
 
-    /// Whether the text is retained for this consumer.
+    /// Whether the consumer gets the text.
     pub const fn has(self, consumer: TextConsumer) -> bool {
         self.0 & consumer.0 != 0
     }
 
-    /// Whether the text is retained for no consumer.
+    /// Whether the text has no consumer, so that it need not be stored.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }

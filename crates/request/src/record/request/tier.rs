@@ -6,13 +6,13 @@ use http::{HeaderMap, HeaderName};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The tier of one request.
+/// The priority group of a request, such as `gold`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Tier {
     /// The request names no tier.
     #[default]
     None,
-    /// A configured tier.
+    /// A tier that `tiers.names` lists.
     Known(Arc<str>),
     /// The request names a tier that is not configured.
     Other,
@@ -23,7 +23,7 @@ pub enum Tier {
 pub struct TierResolver {
     /// The header whose value is the name of the tier. `None`: no header selects the tier.
     pub header: Option<HeaderName>,
-    /// The configured names of tiers.
+    /// The list `tiers.names`.
     pub names: Vec<Arc<str>>,
     /// The priority in the engine's queue for requests of each tier. Lower numbers come first.
     pub priorities: BTreeMap<String, i32>,

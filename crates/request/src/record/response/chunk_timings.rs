@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 pub struct ChunkTimings {
     /// Milliseconds from the request head to every [`ChunkTimings::stride`]-th chunk.
     samples: [u32; SAMPLES],
-    /// Number of samples.
     sampled: u8,
     /// Binary logarithm of the stride.
     stride_log2: u8,
@@ -17,10 +16,10 @@ pub struct ChunkTimings {
     gaps: [ChunkGap; GAPS],
 }
 
-/// A gap before a chunk.
+/// A pause between two chunks of a response.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChunkGap {
-    /// Number of chunks before the gap.
+    /// Chunks with output before the gap.
     pub after_chunks: u32,
     /// Milliseconds from the request head to the end of the gap.
     pub ended_ms: u32,
@@ -67,7 +66,7 @@ impl ChunkTimings {
         }
     }
 
-    /// Number of chunks.
+    /// Chunks with output so far.
     pub fn chunks(&self) -> u32 {
         self.chunks
     }

@@ -15,16 +15,16 @@ use tokenweir_protocol::openai::{
     EngineTimes, FinishReason, InBandError, TextExcerpt, TextSample, Usage,
 };
 
-/// The observations of one response.
+/// The findings of the observer about one response.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ObservedResponse {
-    /// Whether the response is an event stream.
+    /// Whether the media type is `text/event-stream`.
     pub is_stream: bool,
     /// Number of events of the stream, including the terminal event.
     pub events: u64,
     /// Number of comment lines, such as keep-alives.
     pub comments: u64,
-    /// Number of events with generated output.
+    /// Events that contain generated output.
     pub output_events: u64,
     /// Sum of the tokens in output events that report their exact count.
     pub counted_event_tokens: u64,
@@ -45,7 +45,7 @@ pub struct ObservedResponse {
     /// Times from reading bytes of a stream from the backend until they are written to the client. Writes that
     /// the client delayed, and responses over HTTP/2, are left out.
     pub chunk_transit: ChunkTransitHistogram,
-    /// The times of the chunks with output.
+    /// When chunks with output arrived.
     pub chunk_timings: ChunkTimings,
     /// The first texts of the response.
     pub text_sample: TextSample,
@@ -61,7 +61,7 @@ pub struct ObservedResponse {
     pub last_output_write_stall: Duration,
     /// The first stalls of the stream, in which the backend sent no output.
     pub stalls: Vec<Stall>,
-    /// Times that the engine reported in the response.
+    /// Queue, prefill and decode times that the engine wrote into the response.
     pub engine_times: Option<EngineTimes>,
     /// Whether only the gateway requested continuous usage.
     pub has_continuous_usage: bool,
@@ -84,9 +84,9 @@ pub struct ObservedResponse {
     pub is_complete: bool,
     /// Why the response could not be inspected in full. `None`: the whole response was inspected.
     pub uninspected_reason: Option<UninspectedReason>,
-    /// The `id` of the response.
+    /// The first `id` in the body.
     pub response_id: Option<Box<str>>,
-    /// The `model` of the response.
+    /// The first `model` in the body.
     pub response_model: Option<Box<str>>,
     /// Beginning of the text of the response. `None`: the text of this request is not retained.
     pub text_excerpt: Option<TextExcerpt>,

@@ -4,7 +4,7 @@
 use tokenweir_protocol::named_enum;
 
 named_enum! {
-    /// The outcome of a request.
+    /// How a request ended. Each request has exactly one outcome.
     #[derive(Hash)]
     pub enum Outcome {
         /// The response was complete.
@@ -41,7 +41,7 @@ pub enum Termination {
     Complete,
     /// The connection to the backend broke.
     UpstreamReset,
-    /// The client disconnected first.
+    /// The client closed its connection before the end of the response.
     ClientDisconnected,
     /// The gateway aborted the response because the client did not read it for too long.
     WriteTimeout,
@@ -60,11 +60,11 @@ pub enum Termination {
 named_enum! {
     /// The side that ended the response.
     pub enum TerminationInitiator {
-        /// The client.
+        /// The client ended the response.
         Client = "client",
-        /// The backend.
+        /// The backend ended the response.
         Backend = "backend",
-        /// The gateway.
+        /// The gateway ended the response.
         Gateway = "gateway",
     }
 }
@@ -76,19 +76,19 @@ named_enum! {
         Ok = "ok",
         /// The client disconnected, or did not read in time, after the end of a complete response.
         OkClientDisconnected = "ok_client_disconnected_after_end",
-        /// The client disconnected.
+        /// The client disconnected before the response was complete.
         ClientCancelled = "client_cancelled",
         /// The client did not read the response in time.
         ClientWriteTimeout = "client_write_timeout",
         /// The API key of the client was removed.
         ClientKeyRevoked = "client_key_revoked",
-        /// [`Outcome::ClientError`].
+        /// The client sent an invalid request: [`Outcome::ClientError`].
         ClientError = "client_error",
-        /// [`Outcome::UpstreamError`].
+        /// A backend answered with an error status: [`Outcome::UpstreamError`].
         UpstreamStatus = "upstream_status",
-        /// [`Outcome::StreamError`].
+        /// A stream contained an error event: [`Outcome::StreamError`].
         InBandError = "inband_error",
-        /// [`Outcome::Aborted`].
+        /// A backend ended the response with an abort: [`Outcome::Aborted`].
         UpstreamAbort = "upstream_abort",
         /// The body ended regularly, but a part of the response was missing.
         TruncatedClean = "truncated_clean",
@@ -102,9 +102,9 @@ named_enum! {
         TimeoutIdle = "timeout_idle",
         /// The request took longer than its total timeout.
         TimeoutTotal = "timeout_total",
-        /// [`Outcome::Rejected`].
+        /// The gateway rejected the request: [`Outcome::Rejected`].
         GatewayReject = "gateway_reject",
-        /// [`Outcome::Shutdown`].
+        /// The gateway shut down: [`Outcome::Shutdown`].
         GatewayShutdown = "gateway_shutdown",
     }
 }
@@ -144,11 +144,11 @@ named_enum! {
 /// usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageLayout {
-    /// In the usage event only.
+    /// Only the usage event has usage.
     AtEnd,
-    /// In the usage event. As in old versions of vLLM, the other events have a `usage` of `null`.
+    /// The usage event has usage. As in old versions of vLLM, the other events have a `usage` of `null`.
     Nulls,
-    /// In every event (vLLM with `--enable-force-include-usage`).
+    /// Every event has usage (vLLM with `--enable-force-include-usage`).
     EveryEvent,
 }
 

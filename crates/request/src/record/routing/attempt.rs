@@ -12,7 +12,7 @@ use tokenweir_routing::resilience::FailureKind;
 /// One attempt to serve the request on one backend.
 #[derive(Debug, Clone)]
 pub struct Attempt {
-    /// The backend.
+    /// The backend that got the request.
     pub backend: BackendId,
     /// Host and port of the backend.
     pub address: (Arc<str>, u16),
@@ -30,18 +30,18 @@ pub struct Attempt {
     pub status: Option<u16>,
     /// Why the attempt failed, from a closed set. `None`: the attempt did not fail.
     pub failure: Option<&'static str>,
-    /// What the error is about that the engine reported in its response. `None`: unknown, or there was none.
+    /// The topic of the error that the engine reported in its response. `None`: unknown, or no error.
     pub engine_error: Option<EngineError>,
     /// The proxy that made an error response. `None`: the engine made it, or there is none.
     pub proxy: Option<ErrorSource>,
 }
 
-/// What an error response shows beyond its status.
+/// The information in an error response beyond its status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ErrorSource {
     /// A proxy between the gateway and the engine made it, with this name of a server. `None`: it has no name.
     Proxy(Option<ShortName>),
-    /// The engine made it.
+    /// The engine itself made the error response.
     Engine(EngineError),
 }
 
@@ -85,9 +85,9 @@ named_enum! {
         PoisonRequest = "poison",
         /// The maximum number of attempts was reached.
         MaxAttempts = "max_attempts",
-        /// The retry budget was exhausted.
+        /// Retries had used up the budget.
         RetryBudget = "retry_budget",
-        /// There was no other backend.
+        /// All backends of the model were tried or unavailable.
         NoOtherBackend = "no_other_backend",
     }
 }

@@ -45,8 +45,8 @@ pub struct WaitReports {
     pub mean_prefill: Option<Duration>,
     /// Mean number of prompt tokens that the engine computed for a request. 0: unknown.
     pub mean_prompt_tokens: f64,
-    /// Number of requests that ran in the engine while others waited, from the scrapes during the wait of this
-    /// request or, without any, after it. `None`: no scrape showed a queue.
+    /// Number of requests that ran in the engine while others waited. From the scrapes during the wait of this
+    /// request, or after the wait if there were none. `None`: no scrape showed a queue.
     pub running_while_queued: Option<f64>,
     /// Maximum number of requests of this gateway that the engine answered at once while others waited. 0: not
     /// known.

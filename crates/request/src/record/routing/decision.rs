@@ -17,11 +17,11 @@ pub struct RoutingDecision {
     routing_context: RoutingContext,
     /// The choice of the policy. Its index is an index into the recorded candidates.
     selection: PolicyChoice,
-    /// The condition of the selected backend at the decision.
+    /// Load and state of the selected backend at the decision.
     pub backend_condition: BackendCondition,
     /// Names of the backends of the pool, indexed by [`Candidate::position`].
     backend_ids: Arc<[BackendId]>,
-    /// Number of candidates that are not recorded.
+    /// Candidates beyond the recorded ones.
     pub omitted_candidates: usize,
     /// The backends of the route that were no candidates: their positions, each with a short reason. At most
     /// [`RoutingDecision::MAX_RECORDED_CANDIDATES`].
@@ -31,7 +31,7 @@ pub struct RoutingDecision {
 /// A recorded candidate of a decision, with its predictions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PredictedCandidate<'a> {
-    /// Name of the backend.
+    /// The candidate's backend.
     pub backend: &'a BackendId,
     /// The load and state of the backend at the decision, and its values for this prompt.
     pub candidate: &'a Candidate,
@@ -39,7 +39,7 @@ pub struct PredictedCandidate<'a> {
     pub ttft: f64,
     /// The value by which `kv_aware` compares candidates: the sum of `terms`, per unit of weight.
     pub cost: f64,
-    /// The terms of the cost in seconds.
+    /// The parts of `cost`, in seconds.
     pub terms: CostTerms,
 }
 
@@ -77,7 +77,7 @@ impl RoutingDecision {
         self.selection.reason
     }
 
-    /// The selected candidate.
+    /// The picked candidate, with its predictions.
     pub fn selected(&self) -> PredictedCandidate<'_> {
         self.predict(&self.routing_context.candidates()[self.selection.index])
     }
@@ -95,7 +95,7 @@ impl RoutingDecision {
         self.excluded.iter().filter_map(name)
     }
 
-    /// Number of candidates, recorded or not.
+    /// Number of candidates that the policy saw.
     pub fn candidate_count(&self) -> usize {
         self.routing_context.candidates().len() + self.omitted_candidates
     }

@@ -57,7 +57,7 @@ fn a_decision_records_all_of_a_few_candidates() {
 }
 
 #[test]
-fn the_selected_and_the_cheapest_are_kept() {
+fn the_selected_and_the_cheapest_candidates_are_kept() {
     // The last candidates are the cheapest, and the selected one is the most expensive.
     let backlogs: Vec<f64> = (0..1_000).map(|n| 1e6 - f64::from(n) * 1e3).collect();
     let decision = decide(&candidates_with_backlogs(&backlogs), 0);

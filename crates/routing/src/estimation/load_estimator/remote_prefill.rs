@@ -9,9 +9,9 @@ use std::time::Instant;
 /// The predicted duration of a prefill leg, in seconds.
 #[derive(Debug, Clone, Copy)]
 pub struct PredictedLeg {
-    /// For the prompt.
+    /// Predicted seconds of the leg for the prompt of the request.
     pub seconds: f64,
-    /// For an empty prompt.
+    /// Predicted seconds of the leg for an empty prompt.
     pub base: f64,
 }
 

@@ -1,4 +1,4 @@
-//! The times at one backend of requests whose prompt another backend computed.
+//! For one backend: the times to first output of requests whose prompt another backend computed.
 
 use tokenweir_protocol::atomic::AtomicF64;
 

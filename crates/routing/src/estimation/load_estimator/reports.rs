@@ -3,7 +3,6 @@
 use super::super::load_report::LoadReport;
 use super::super::reservation::LocalLoad;
 use super::LoadEstimator;
-use super::reported_queues::ReportedQueues;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -25,17 +24,6 @@ impl LoadEstimator {
         self.most_running.load(Ordering::Relaxed)
     }
 
-    /// The number of requests of this gateway that the engine answers at once while others wait. 0: not known.
-    /// A non-streaming request counts from its start.
-    pub fn max_answering(&self) -> u32 {
-        self.max_answering.confirmed()
-    }
-
-    /// The queues of the engine that the reports showed.
-    pub fn reported_queues(&self) -> &ReportedQueues {
-        &self.reported_queues
-    }
-
     /// Stores a report. `at`: time of the scrape. `local_load`: local load at that time.
     pub fn on_report(&self, report: &LoadReport, local_load: &LocalLoad, at: Instant) {
         if self.last_report.set(report, local_load, self.seconds(at)) {
@@ -43,16 +31,13 @@ impl LoadEstimator {
         }
         self.most_running
             .fetch_max(report.running as u32, Ordering::Relaxed);
-        self.reported_queues.on_report(report, at);
         self.token_gaps
             .on_report(report.token_gaps, self.seconds(at));
     }
 
-    /// Resets the state that a restart of the backend invalidates: prefix table, queues and batch size.
+    /// Resets the state that a restart of the backend invalidates: prefix table, batch size and gaps.
     pub fn on_restart(&self) {
         self.most_running.store(0, Ordering::Relaxed);
-        self.reported_queues.clear();
-        self.max_answering.forget();
         self.token_gaps.forget();
         if let Some(table) = self.prefix_table.get() {
             table.clear();

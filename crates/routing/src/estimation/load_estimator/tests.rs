@@ -239,24 +239,32 @@ fn an_idle_backends_high_cost_loses_weight() {
 }
 
 #[test]
-fn a_wait_for_unknown_slots_is_no_prefill() {
-    let (estimator, now) = estimator();
-    observe(&estimator, 0, now, 0.5);
-    let cost = estimator.learned().prefill();
-    // Two of forty requests have their first output at once, and then one each second.
-    let mut sent: Vec<Reservation> = (1..=40)
-        .map(|seed| send(&estimator, &prompt(10, seed), now + SECOND))
-        .collect();
-    for (position, reservation) in (0..).zip(&mut sent) {
-        let wait = SECOND / 50 + SECOND * (position / 2);
-        estimator.first_output(reservation, now + SECOND + wait);
+fn a_wait_for_an_adapter_is_no_prefill() {
+    for needs_adapter in [true, false] {
+        let (estimator, now) = estimator();
+        observe(&estimator, 0, now, 0.5);
+        let cost = estimator.learned().prefill();
+        let send = |seed| {
+            let prompt = prompt(10, seed);
+            let candidate = Candidate {
+                needs_adapter,
+                ..estimator.candidate(&prompt, now + SECOND)
+            };
+            estimator.reserve(&candidate, &prompt, true, now + SECOND)
+        };
+        // Two of forty requests have their first output at once, and then one each second.
+        let mut sent: Vec<Reservation> = (1..=40).map(send).collect();
+        for (position, reservation) in (0..).zip(&mut sent) {
+            let wait = SECOND / 50 + SECOND * (position / 2);
+            estimator.first_output(reservation, now + SECOND + wait);
+        }
+        let after = estimator.learned().prefill();
+        assert_eq!(after.base <= cost.base, needs_adapter, "{cost:?} {after:?}");
+        assert!(
+            estimator.learned().ttft().unwrap() > 1.0,
+            "the times were observed"
+        );
     }
-    let after = estimator.learned().prefill();
-    assert!(after.base <= cost.base, "{cost:?} {after:?}");
-    assert!(
-        estimator.learned().ttft().unwrap() > 1.0,
-        "the times were observed"
-    );
 }
 
 /// Estimated seconds for which the backend is overdue.

@@ -9,7 +9,6 @@ use tokenweir_protocol::mutex::lock;
 /// The recent gaps between tokens.
 #[derive(Debug, Default)]
 pub(super) struct TokenGaps {
-    /// The present value of [`TokenGaps::slowed_mean`].
     slowed_mean: AtomicF64,
     sums: Mutex<GapSums>,
 }
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn no_recent_gap_is_no_mean() {
+    fn without_recent_gaps_there_is_no_mean() {
         let gaps = TokenGaps::default();
         assert!(after(&gaps, &[0.02, 0.1]) > 0.0);
         gaps.on_report(None, 4.0);

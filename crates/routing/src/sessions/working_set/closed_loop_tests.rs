@@ -116,7 +116,6 @@ struct Agent {
     /// Blocks of the first prompt, and of each further turn.
     first: u64,
     growth: u64,
-    /// Number of turns of a session.
     turns: usize,
     turn: usize,
     blocks: Vec<u64>,

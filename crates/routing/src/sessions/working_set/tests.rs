@@ -38,7 +38,15 @@ fn turn(prompt: &Arc<PromptFingerprint>) -> Turn<'_> {
 }
 
 impl WorkingSet {
-    /// A set of sessions that do not grow.
+    /// A set of sessions whose engines evict what they need.
+    fn evicting(capacity: u64) -> Self {
+        Self {
+            evictions: Evictions::shown(),
+            ..Self::new(Some(capacity))
+        }
+    }
+
+    /// The same with sessions that do not grow.
     fn of_constant_size(capacity: u64) -> Self {
         let growth = Growth {
             observed: 0.0,
@@ -46,7 +54,7 @@ impl WorkingSet {
         };
         Self {
             growth,
-            ..Self::new(Some(capacity))
+            ..Self::evicting(capacity)
         }
     }
 
@@ -117,7 +125,7 @@ fn live_sessions_pass_and_new_ones_wait() {
 #[test]
 fn new_sessions_leave_room_for_growth() {
     let mut now = clock::epoch();
-    let mut set = WorkingSet::new(Some(128 * 20));
+    let mut set = WorkingSet::evicting(128 * 20);
     set.run(&prompt(0..6), now);
     assert_eq!(set.kind(&prompt(100..104), now), TurnKind::Fits);
     assert_eq!(
@@ -167,6 +175,27 @@ fn nothing_waits_before_evictions_are_reported() {
     now += Duration::from_secs(31);
     set.need(now);
     assert!(!set.evictions.hold_sessions(), "{:?}", set.evictions);
+}
+
+#[test]
+fn nothing_waits_where_most_turns_begin_a_session() {
+    let now = clock::epoch();
+    let mut set = WorkingSet::new(Some(128 * 100_000));
+    let mut sessions = 0..;
+    let mut end_session = |set: &mut WorkingSet, length: u64, turns: u64| {
+        let first = 1_000 * sessions.next().unwrap();
+        for length in length..length + turns {
+            let id = set.run(&prompt(first..first + length), now);
+            set.end(id, Some(tokens(128 * length, 0)), now);
+        }
+    };
+    for _ in 0..20 {
+        (0..4).for_each(|_| end_session(&mut set, 2, 1));
+        end_session(&mut set, 20, 5);
+    }
+    assert!(!set.holds_sessions(), "{:?}", set.evictions);
+    (0..20).for_each(|_| end_session(&mut set, 20, 5));
+    assert!(set.holds_sessions(), "{:?}", set.evictions);
 }
 
 #[test]
@@ -409,7 +438,6 @@ struct Simulation {
     set: WorkingSet,
     queue: AdmissionQueue<Waiting>,
     agents: Vec<Agent>,
-    /// The prompt of each agent, and its name.
     prompts: Vec<Arc<PromptFingerprint>>,
     names: Vec<Option<u64>>,
     /// Number of restarts of the option.
@@ -432,7 +460,7 @@ impl Simulation {
             .map(|_| random.bool().then(|| random.u64(..8)))
             .collect();
         Self {
-            set: WorkingSet::new(Some(128 * 200)),
+            set: WorkingSet::evicting(128 * 200),
             queue: AdmissionQueue::new(AGENTS, 1),
             agents: (0..AGENTS).map(|_| Agent::Thinks { until: now }).collect(),
             prompts: (0..AGENTS).map(|_| prompt([])).collect(),

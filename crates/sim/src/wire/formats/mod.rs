@@ -11,7 +11,6 @@ use super::simulated_response::{GenerationApi, SimulatedResponse};
 use super::wire_format::WireFormat;
 use bytes::BytesMut;
 
-/// The format of the responses of an API.
 pub(super) fn wire_format(api: GenerationApi) -> &'static dyn WireFormat {
     match api {
         GenerationApi::Chat => &chat::CHAT,

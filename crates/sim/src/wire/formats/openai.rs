@@ -26,9 +26,7 @@ pub(super) struct OpenAiFormat {
     pub(super) choice: &'static str,
 }
 
-/// The `system_fingerprint` of vLLM 0.32.0.
 const SYSTEM_FINGERPRINT: &str = "vllm-0.32.0-f0a48782";
-/// The member of a chunk with the fingerprint.
 const FINGERPRINT_MEMBER: &str = r#","system_fingerprint":"vllm-0.32.0-f0a48782""#;
 
 impl OpenAiFormat {

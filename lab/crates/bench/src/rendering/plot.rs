@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-/// One series of points in a plot.
 pub(super) struct PlotSeries<'a> {
     /// Name of the series in the legend. Empty: the legend does not list the series.
     pub(super) name: &'a str,
@@ -12,7 +11,6 @@ pub(super) struct PlotSeries<'a> {
     pub(super) is_scattered: bool,
 }
 
-/// The quantity on the horizontal axis.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum HorizontalAxis {
     /// Time since the start of the run, in seconds.

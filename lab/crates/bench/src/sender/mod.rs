@@ -49,7 +49,6 @@ named_enum! {
 /// The request header that contains the session id of the trace. It is the default session header
 /// of the gateway.
 const SESSION_ID_HEADER: HeaderName = HeaderName::from_static("x-session-id");
-/// The request header that contains the request id.
 const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
 /// In a request whose client disconnects after a number of tokens, the number of output tokens that it asks
 /// for in addition. So the server is still generating when the client disconnects.
@@ -60,7 +59,6 @@ const MAX_ERROR_BYTES: usize = 16 << 10;
 /// response can take.
 const MAX_RECORDED_GAPS: usize = 1 << 17;
 
-/// The observation of one streamed response.
 struct ObservedStream {
     observed: ObservedResponse,
     timings: Timings,

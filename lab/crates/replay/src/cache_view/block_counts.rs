@@ -42,7 +42,6 @@ impl BlockCounts {
             .count()
     }
 
-    /// Returns the number of prompts in the set that have this block.
     pub(crate) fn count(&self, block: u64) -> usize {
         self.0.get(&block).map_or(0, |count| *count as usize)
     }

@@ -1,5 +1,5 @@
-//! What a gateway knows about the prefix caches of the backends. Sources are the prompts that it sent, the KV
-//! events of the engines, and the messages of other gateways.
+//! The knowledge of a gateway about the prefix caches of the backends. Its sources are the prompts that it
+//! sent, the KV events of the engines, and the messages of other gateways.
 
 mod block_counts;
 mod known_texts;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokenweir_protocol::named_enum;
 
 named_enum! {
-    /// Where the policies of the gateway get the number of cached tokens of a prompt. The
+    /// The source from which the policies of the gateway get the number of cached tokens of a prompt. The
     /// reimplementations of other routers use their own sources.
     #[derive(Default)]
     pub enum CacheView {
@@ -26,8 +26,8 @@ named_enum! {
         /// that have no output yet count as cached. For any other text, the gateway estimates from the
         /// prompts that it sent.
         Events = "events",
-        /// The true contents of the caches, and the gateway's own prompts that have no output yet. KV events
-        /// could show no more than this.
+        /// The true contents of the caches, plus the gateway's own prompts without output. KV events can show
+        /// no more than this.
         Exact = "exact",
         /// The prompts of all gateways. The gateways tell each other which prompts they send, and their
         /// pending prompt tokens.

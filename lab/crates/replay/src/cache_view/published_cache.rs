@@ -15,7 +15,6 @@ pub(crate) struct PublishedCache {
 /// How many leading tokens of a prompt are in a cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ResidentTokens {
-    /// Number of cached tokens.
     pub(crate) tokens: f64,
     /// Whether all looked-up tokens are in the cache.
     pub(crate) is_all: bool,

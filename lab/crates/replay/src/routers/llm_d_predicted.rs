@@ -67,16 +67,14 @@ struct Headroom {
 /// Minimum share of a prompt that a backend must have got before, so that the router prefers it for this
 /// prompt (the backend is sticky), before the choice of the tier.
 const FIRST_AFFINITY_SHARE: f64 = 0.99;
-/// The same share after the choice of the tier.
+/// The minimum share after the choice of the tier.
 const SECOND_AFFINITY_SHARE: f64 = 0.80;
-/// Greatest difference in seconds by which the predicted TTFT of the sticky backends may exceed that of the
+/// Maximum difference in seconds by which the predicted TTFT of the sticky backends may exceed that of the
 /// others.
 const MAX_TTFT_PENALTY: f64 = 18.0;
 /// Share of the decisions that use backends that miss an objective, although other backends meet it.
 const EXPLORATION_SHARE: f64 = 0.01;
-/// Weight of the headroom of TTFT.
 const TTFT_WEIGHT: f64 = 0.8;
-/// Weight of the headroom of TPOT.
 const TPOT_WEIGHT: f64 = 0.2;
 /// Scores are rounded to a multiple of 1 ÷ this number.
 const SCORE_STEPS: f64 = 100.0;
@@ -292,7 +290,7 @@ fn scores(predictions: &[Prediction], kept: Vec<usize>) -> Vec<(usize, f64)> {
 /// The headroom of each backend, from 0 for the least to 1 for the most.
 struct Normalized {
     has_range: bool,
-    /// ½ each, if all are equal.
+    /// Values from 0 to 1. All are ½ if the headrooms are equal.
     values: Vec<f64>,
 }
 

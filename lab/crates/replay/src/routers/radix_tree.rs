@@ -31,9 +31,7 @@ pub struct RadixTreeRouter {
 /// The project whose router is reimplemented.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RadixTreeVariant {
-    /// `radix_tree`: the SGLang router.
     SglangRouter,
-    /// `vllm_router`: the vLLM router.
     VllmRouter,
     /// `smg`: the gateway that succeeded them.
     Smg,

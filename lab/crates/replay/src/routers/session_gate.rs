@@ -19,14 +19,11 @@
 use crate::trace::TraceRequest;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A turn that a gate may hold.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Turn {
     /// Number of the request in the trace.
     pub(crate) number: usize,
-    /// The session of the request.
     pub(crate) session: usize,
-    /// Number of prompt tokens.
     pub(crate) tokens: f64,
     /// Time of arrival in seconds.
     pub(crate) arrived: f64,
@@ -38,16 +35,15 @@ struct AdmittedTurn {
     backend: usize,
 }
 
-/// The rule by which a gate holds turns.
+/// The rule with which a gate holds turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GateRule {
-    /// That of llm-d's plugin `thunder-agent`.
+    /// The rule of llm-d's plugin `thunder-agent`.
     ThunderAgent,
-    /// That of Dynamo's session-aware queue admission.
+    /// The rule of Dynamo's session-aware queue admission.
     Dynamo,
 }
 
-/// The gate of a gateway.
 #[derive(Debug)]
 pub(crate) struct SessionGate {
     rule: GateRule,
@@ -145,7 +141,6 @@ impl SessionGate {
         self.waiting.is_empty()
     }
 
-    /// The rule of the gate.
     pub(crate) const fn rule(&self) -> GateRule {
         self.rule
     }
@@ -207,7 +202,7 @@ impl SessionGate {
         }
     }
 
-    /// What Dynamo's rule does every five seconds.
+    /// The step of Dynamo's rule that runs every five seconds.
     pub(crate) fn tick(&mut self) {
         if self.rule == GateRule::Dynamo {
             self.resume();
@@ -220,7 +215,7 @@ impl SessionGate {
     fn fitting(&self, turn: &Turn, reclaimable: &[f64]) -> Option<usize> {
         let known = self.sessions.get(&turn.session);
         if let Some(session) = known.filter(|session| !session.is_paused) {
-            // Dynamo's turns of one session pass one after the other.
+            // Dynamo sends the turns of one session one after the other.
             let may_pass = self.rule == GateRule::ThunderAgent || session.running == 0;
             return may_pass.then_some(session.backend);
         }
@@ -283,7 +278,7 @@ impl SessionGate {
         self.used[backend] += added;
     }
 
-    /// Tokens that each session needs beyond its context.
+    /// Tokens that are reserved for each session in addition to its context.
     const fn buffer(&self) -> f64 {
         match self.rule {
             GateRule::ThunderAgent => 0.0,
@@ -424,12 +419,11 @@ mod tests {
         SessionTurn { session, is_last }
     }
 
-    /// A turn of a session that goes on ends with this number of tokens.
+    /// Ends a turn of a session that continues, with this number of tokens.
     fn ended(gate: &mut SessionGate, session: usize, tokens: f64, now: f64) {
         gate.end(&session_turn(session, false), tokens, now);
     }
 
-    /// The numbers of the turns that a gate releases at this time.
     fn released(gate: &mut SessionGate, now: f64) -> Vec<usize> {
         std::iter::from_fn(|| gate.release(now))
             .map(|turn| turn.number)

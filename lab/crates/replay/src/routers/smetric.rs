@@ -29,7 +29,6 @@ pub struct SMetricRouter {
     objective: f64,
     /// The blocks of the prompts that were sent to each backend.
     sent: PrefixIndex,
-    /// The work of each backend, by its position.
     backends: Vec<BackendWork>,
     /// The requests without output, by their number.
     pending: HashMap<usize, PendingWork>,

@@ -37,11 +37,10 @@ pub(crate) enum TokenLoadRule {
 
 /// Minimum share of the prompt that a backend must have got before, so that llm-d prefers this backend.
 const AFFINITY_SHARE: f64 = 0.8;
-/// Greatest number of tokens in flight by which a backend that has the prefix may exceed the others.
+/// Maximum number of tokens in flight by which a backend that has the prefix may exceed the others.
 const AFFINITY_PENALTY_TOKENS: f64 = 18.0 * 15_928.0;
 /// Tokens in flight that count as a full backlog in `backlog_and_share`.
 const FULL_BACKLOG_TOKENS: f64 = 65_536.0;
-/// Weight of the backlog in `backlog_and_share`.
 const BACKLOG_WEIGHT: f64 = 2.0;
 /// Weight of the cached share in `backlog_and_share`.
 const SHARE_WEIGHT: f64 = 1.5;

@@ -15,13 +15,14 @@ use tokenweir_routing::sessions::TurnKind;
 /// Number of times that a client repeats a refused request: the default of `OpenAI`'s SDKs.
 const CLIENT_RETRIES: u32 = 2;
 
-/// How long a request may wait, as in the real gateway.
+/// How long a request may wait in its gateway, as in the real gateway.
 struct WaitLimit {
-    /// When the request is refused.
+    /// The time at which the gateway refuses the request.
     deadline: Duration,
-    /// The time until which it waits for room beside the live sessions. `None`: it does not.
+    /// The time until which the request waits for room beside the live sessions. `None`: it does not wait for
+    /// room.
     gated_until: Option<Duration>,
-    /// Whether it misses its objective after this wait.
+    /// Whether the request misses its objective after this wait.
     has_objective: bool,
 }
 
@@ -63,7 +64,7 @@ impl Simulation<'_> {
             deadline,
             gated_until,
             has_objective,
-        } = self.wait_limit(&admission, arrival.arrived_at, kind, ttft);
+        } = self.wait_limit(&admission, gateway, arrival.arrived_at, kind, ttft);
         request.deadline = self.setup.epoch + deadline;
         request.gated_until = gated_until.map(|until| self.setup.epoch + until);
         if !admission.has_tenants {
@@ -98,6 +99,7 @@ impl Simulation<'_> {
     fn wait_limit(
         &self,
         admission: &SimulatedAdmission,
+        gateway: usize,
         arrived_at: Duration,
         kind: TurnKind,
         ttft: f64,
@@ -118,7 +120,7 @@ impl Simulation<'_> {
         let deadline = late_at.unwrap_or(ends_at);
         WaitLimit {
             deadline,
-            gated_until: self.gated_until(kind, deadline),
+            gated_until: self.gated_until(gateway, kind, deadline),
             has_objective,
         }
     }
@@ -153,7 +155,7 @@ impl Simulation<'_> {
         self.candidates(gateway, number, &routing_request)
     }
 
-    /// The least predicted TTFT of a request at any candidate in seconds. 0: the router makes no predictions.
+    /// The minimum predicted TTFT of a request at any candidate in seconds. 0: the router makes no predictions.
     fn predicted_ttft(&self, gateway: usize, candidates: &[Candidate]) -> f64 {
         let router = &self.gateways[gateway].router;
         let predictions = candidates

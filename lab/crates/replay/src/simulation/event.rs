@@ -39,7 +39,6 @@ pub(super) struct PeerMessage {
     pub(super) from: usize,
     /// The gateway that receives the message.
     pub(super) to: usize,
-    /// The backend that the message is about.
     pub(super) backend: usize,
     /// Number of the request that the gateway sent to the backend. `None`: the message is about a first
     /// output or the end of a request.

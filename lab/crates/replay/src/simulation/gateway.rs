@@ -32,15 +32,14 @@ pub(super) struct SimulatedGateway {
     pub(super) known_texts: KnownTexts,
     /// Number of requests that were sent to a backend.
     pub(super) decision_count: u64,
-    /// Turns of sessions that wait until their contexts fit into the KV caches. `None`: none wait.
+    /// Turns of sessions that wait until their contexts fit into the KV caches. `None`: no turn waits.
     pub(super) gate: Option<SessionGate>,
-    /// The contexts of the live sessions, to the same end. `None`: each request may run.
+    /// The contexts of the live sessions. `None`: admission by live sessions is off.
     pub(super) working_set: Option<WorkingSet>,
     /// Requests that wait until a backend is not saturated.
     pub(super) queue: AdmissionQueue<QueuedArrival>,
 }
 
-/// The health of a backend as one gateway knows it.
 pub(super) struct BackendHealth {
     pub(super) is_down: bool,
     /// The circuit breaker. After a restart of the backend, it lets through a growing share of requests (slow
@@ -56,7 +55,7 @@ pub(super) struct QueuedArrival {
     pub(super) arrived_at: Duration,
 }
 
-/// Greatest number of waiting requests in a gateway: the default of the real gateway.
+/// Maximum number of waiting requests in a gateway: the default of the real gateway.
 const QUEUE_CAPACITY: usize = 1_024;
 
 impl SimulatedGateway {
@@ -132,6 +131,7 @@ impl SimulatedGateway {
         let candidate = |position: &usize| Candidate {
             position: *position,
             key: backend_key(*position),
+            needs_adapter: job.adapter.is_some(),
             has_adapter: job
                 .adapter
                 .is_none_or(|adapter| self.reported_adapters[*position].contains(&adapter)),

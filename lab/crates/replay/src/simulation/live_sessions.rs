@@ -5,15 +5,15 @@ use super::{InFlightRequest, Simulation};
 use crate::trace::TraceRequest;
 use std::time::Duration;
 use tokenweir_routing::admission::QueuedRequest;
-use tokenweir_routing::sessions::{ContextId, Turn, TurnKind, TurnTokens};
+use tokenweir_routing::sessions::{ContextId, Turn, TurnKind, TurnTokens, WorkingSet};
 
-/// The output tokens that a request counts for while it runs, as in the real gateway.
+/// The number of output tokens that a running request counts for, as in the real gateway.
 const ASSUMED_OUTPUT_TOKENS: u64 = 256;
-/// The part of its wait, in percent, for which a request waits for room, as in the real gateway.
+/// The share of its wait, in percent, for which a request waits for room, as in the real gateway.
 const GATED_PERCENT: u32 = 90;
 
 impl Simulation<'_> {
-    /// What a request is for the admission by live sessions.
+    /// The kind of turn that a request is for admission by live sessions.
     pub(super) fn turn_kind(&mut self, gateway: usize, number: usize) -> TurnKind {
         if self.in_flight[number].context.is_some() {
             return TurnKind::OfLiveSession;
@@ -24,15 +24,16 @@ impl Simulation<'_> {
         set.map_or(TurnKind::Unlimited, |set| set.turn_kind(&turn, now))
     }
 
-    /// Whether a new request may go before all that wait, because these wait for room beside the live sessions and
-    /// the new one does not.
+    /// Whether a new request may pass all waiting ones, because they wait for room beside the live sessions and
+    /// it does not. While no session waits for room, requests wait as without the rule, so that a comparison shows
+    /// the effect of the rule.
     pub(super) fn passes_held(
         &mut self,
         gateway: usize,
         request: &QueuedRequest<QueuedArrival>,
         kind: TurnKind,
     ) -> bool {
-        if self.gateways[gateway].working_set.is_none() {
+        if !self.holds_sessions(gateway) {
             return false;
         }
         let now = self.setup.epoch + self.now;
@@ -40,11 +41,22 @@ impl Simulation<'_> {
         kind != TurnKind::Waits && !waiting.has_for(request, now)
     }
 
-    /// The time until which a request waits for room, of one that waits until `deadline`.
-    pub(super) fn gated_until(&self, kind: TurnKind, deadline: Duration) -> Option<Duration> {
-        let is_new = matches!(kind, TurnKind::Fits | TurnKind::Waits);
+    /// The time until which a request waits for room, if its whole wait ends at `deadline`.
+    pub(super) fn gated_until(
+        &self,
+        gateway: usize,
+        kind: TurnKind,
+        deadline: Duration,
+    ) -> Option<Duration> {
+        let is_new =
+            matches!(kind, TurnKind::Fits | TurnKind::Waits) && self.holds_sessions(gateway);
         let wait = deadline.saturating_sub(self.now);
         is_new.then(|| self.now + wait * GATED_PERCENT / 100)
+    }
+
+    fn holds_sessions(&self, gateway: usize) -> bool {
+        let set = self.gateways[gateway].working_set.as_ref();
+        set.is_some_and(WorkingSet::holds_sessions)
     }
 
     /// Sends a request that has waited for room for the longest time.
@@ -55,7 +67,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Counts a request that is sent as a turn. A request that is sent again keeps its context.
+    /// Counts a sent request as a turn. A request that is sent again keeps its context.
     pub(super) fn begin_context(&mut self, gateway: usize, number: usize) -> Option<ContextId> {
         let request = &self.in_flight[number];
         if request.context.is_some() {
@@ -68,7 +80,7 @@ impl Simulation<'_> {
         set.begin(&turn, is_overdue, now)
     }
 
-    /// Whether a request that ends now with `output` output tokens missed an objective. `None`: there is none.
+    /// Whether a request that ends now with `output` output tokens missed an objective. `None`: no objective.
     fn has_missed(&self, number: usize, output: u32) -> Option<bool> {
         let limits = self.admission?.thresholds.limits;
         let arrival = self.results.arrivals[number];
@@ -109,7 +121,6 @@ impl Simulation<'_> {
     }
 }
 
-/// A request as a turn.
 fn turn(job: &TraceRequest) -> Turn<'_> {
     Turn {
         prompt: &job.prompt,

@@ -81,9 +81,11 @@ struct InFlightRequest {
     is_pending: bool,
     /// The id of the request in the queue of its gateway, if it waits there.
     queued: Option<QueuedRequestId>,
-    /// Its context among those of the live sessions. `None`: it has none yet, or none is counted.
+    /// The context of the request among the live sessions. `None`: the request has no context yet, or contexts
+    /// are not counted.
     context: Option<ContextId>,
-    /// The time until which it waits for room beside the live sessions. `None`: it does not.
+    /// The time until which the request waits for room beside the live sessions. `None`: it does not wait for
+    /// room.
     gated_until: Option<Duration>,
 }
 

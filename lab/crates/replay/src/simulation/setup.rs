@@ -16,14 +16,14 @@ pub struct SimulationSetup {
     pub specs: Vec<EngineSpec>,
     /// Factor by which the requests arrive faster than in the trace.
     pub speed: f64,
-    /// Greatest random delay of an arrival after its timestamp. The delay spreads the arrivals of traces
+    /// Maximum random delay of an arrival after its timestamp. The delay spreads the arrivals of traces
     /// whose timestamps are rounded.
     pub spread: Duration,
     /// Time between two scrapes of a backend by a gateway.
     pub scrape: Duration,
     /// Number of gateways. 0 counts as 1.
     pub gateways: usize,
-    /// What the gateways know about the prefix caches.
+    /// The source of the gateways' knowledge about the prefix caches.
     pub cache_view: CacheView,
     /// The exchange of messages between gateways, for the cache views that have it.
     pub exchange: ExchangeSettings,
@@ -48,7 +48,7 @@ pub struct SimulationSetup {
 pub struct SimulatedAdmission {
     /// The thresholds from which a backend counts as full.
     pub thresholds: SaturationThresholds,
-    /// Greatest wait of a request in a gateway. After this time, the gateway refuses the request.
+    /// Maximum wait of a request in a gateway. After this time, the gateway refuses the request.
     pub max_wait: Duration,
     /// Objective of the TTFT. A request that cannot meet it is refused. `None`: no request is refused for
     /// this reason. The thresholds have the limits of the same objective.

@@ -37,7 +37,6 @@ pub struct Cell {
 pub const OBJECTIVES: LatencyObjectives = LatencyObjectives::new(2.0, 0.1);
 
 impl FleetKind {
-    /// Returns the engine of each backend.
     pub(super) fn specs(self) -> Vec<EngineSpec> {
         match self {
             Self::Equal => vec![EnginePreset::Llama8bL40s.spec(); 4],

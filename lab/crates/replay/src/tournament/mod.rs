@@ -85,7 +85,7 @@ const CALIBRATION_ROUTERS: [RouterKind; 4] = [
 ];
 /// Goodput at the capacity, relative to the goodput without load.
 const CAPACITY_GOODPUT: f64 = 0.9;
-/// Greatest number of times that the speed is doubled in the search for the capacity.
+/// Maximum number of times that the speed is doubled in the search for the capacity.
 const MAX_DOUBLINGS: usize = 12;
 /// Number of bisections between two of these speeds.
 const BISECTIONS: u32 = 5;
@@ -162,7 +162,7 @@ impl Tournament {
         workload::generate(shape, requests, seed)
     }
 
-    /// The greatest speed at which any of [`CALIBRATION_ROUTERS`] has [`CAPACITY_GOODPUT`].
+    /// The maximum speed at which any of [`CALIBRATION_ROUTERS`] has [`CAPACITY_GOODPUT`].
     fn capacity(&self, shape: Traffic, fleet: FleetKind) -> f64 {
         let alone = Self {
             gateways: 1,

@@ -83,7 +83,6 @@ impl RouterScore {
     }
 }
 
-/// The requests of one tenant.
 #[derive(Debug, Default)]
 struct TenantRequests {
     sent: usize,

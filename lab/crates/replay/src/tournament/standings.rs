@@ -19,7 +19,7 @@ pub struct Standing {
     pub within_one: f64,
     /// Share of the cells (setups) in which the regret is at most three percentage points.
     pub within_three: f64,
-    /// Greatest regret in a cell (setup).
+    /// Maximum regret in a cell (setup).
     pub worst: f64,
     /// Goodput of the first router minus the goodput of this router in percentage points: the mean over the
     /// cells, and the bounds of its 95 % interval.
@@ -32,7 +32,6 @@ pub struct Standing {
     pub fairness: f64,
 }
 
-/// Number of resamples of a bootstrap.
 const BOOTSTRAP_SAMPLES: usize = 2_000;
 
 /// The standings of the routers, sorted by mean goodput, the best first. The first router of `kinds` is the

@@ -19,21 +19,20 @@ struct DrawnSessions {
     adapters: u32,
 }
 
-/// Texts that prompts share.
 struct SharedTexts {
     /// Identity of the level.
     kind: u64,
     count: u32,
-    /// Median number of tokens of a text.
     tokens: f64,
 }
 
 /// Share of the sessions that are bursts, if there are bursts.
 const BURST_SHARE: f64 = 0.01;
-/// Every fifth traffic has adapters, from [`FIRST_WITH_ADAPTERS`] on. Earlier results are about traffics without.
+/// Every fifth traffic has adapters, from [`FIRST_WITH_ADAPTERS`] on. Earlier results are about traffics
+/// without adapters.
 const ADAPTERS_EVERY: u32 = 5;
 const FIRST_WITH_ADAPTERS: u32 = 30;
-/// Greatest number of turns of a session.
+/// Maximum number of turns of a session.
 const MAX_TURNS: usize = 40;
 /// The kind of the texts that stand for adapters.
 const ADAPTER_KIND: u64 = 30;
@@ -41,7 +40,6 @@ const ADAPTER_KIND: u64 = 30;
 const SIGMA: f64 = 0.8;
 
 impl DrawnSessions {
-    /// The traffic with this number.
     fn new(number: u32) -> Self {
         let seed = mix(0x64_72_61_77_6e, u64::from(number));
         let mut random = fastrand::Rng::with_seed(seed);

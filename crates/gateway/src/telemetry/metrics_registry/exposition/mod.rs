@@ -16,10 +16,10 @@ const MESSAGE_NAME: &str = "io.prometheus.client.MetricFamily";
 /// The exposition format of the metrics page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd)]
 pub enum ExpositionFormat {
-    /// The Prometheus text format 0.0.4.
+    /// The text format 0.0.4, which every Prometheus reads.
     #[default]
     Text,
-    /// OpenMetrics 1.0.
+    /// OpenMetrics 1.0, with exemplars.
     OpenMetrics,
     /// Messages `io.prometheus.client.MetricFamily`, each preceded by its length.
     Protobuf,
@@ -116,7 +116,7 @@ impl ExpositionFormat {
         best
     }
 
-    /// The value of the `Content-Type` header for this format.
+    /// The media type of this format, with its version.
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
@@ -137,7 +137,6 @@ impl ExpositionWriter {
         }
     }
 
-    /// Writes the `HELP` and `TYPE` lines of a metric.
     fn write_header(&mut self, name: &str, help: &str, kind: MetricKind) {
         let is_open_metrics = self.format == ExpositionFormat::OpenMetrics;
         // In OpenMetrics the suffix `_total` belongs to the sample name, not to the metric name.

@@ -37,7 +37,7 @@ impl Prometheus {
     }
 }
 
-/// A message `MetricFamily`.
+/// A Protocol Buffers message `MetricFamily` that is being written.
 struct Family {
     message: Message,
     /// Number of the field of a message `Metric` that has the value of the metric.
@@ -87,7 +87,6 @@ impl Family {
     }
 }
 
-/// The fields of a message.
 #[derive(Default)]
 struct Message(Vec<u8>);
 

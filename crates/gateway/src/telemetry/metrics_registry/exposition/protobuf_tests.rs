@@ -98,7 +98,6 @@ struct ExemplarMessage {
     timestamp: Option<TimestampMessage>,
 }
 
-/// The message `google.protobuf.Timestamp`.
 #[derive(Clone, Copy, PartialEq, Message)]
 struct TimestampMessage {
     #[prost(int64, tag = "1")]
@@ -138,7 +137,7 @@ fn samples(family: &FamilyMessage) -> Vec<(String, f64)> {
 }
 
 #[test]
-fn the_page_has_the_series_of_text() {
+fn the_protobuf_page_has_the_text_formats_series() {
     let prometheus = Prometheus::new(
         BucketOverrides {
             is_native: true,

@@ -28,10 +28,8 @@ pub(super) struct TailSampler {
     latencies_by_model: Mutex<HashMap<ModelLabel, ModelLatencies>>,
 }
 
-/// The rolling p99 latencies of one model.
 #[derive(Debug, Default)]
 struct ModelLatencies {
-    /// Times to first token of streams.
     first_token: RollingP99,
     /// Durations of the requests with a stream as response.
     stream_duration: RollingP99,
@@ -182,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_requests_are_sampled_typical_ones_not() {
+    fn slow_requests_but_not_typical_ones_are_sampled() {
         type Change = fn(&mut RequestRecord);
         let cases: [(&str, Change, Option<SampleReason>); 6] = [
             ("typical", |_| {}, None),
@@ -316,7 +314,7 @@ mod tests {
 
     /// The test samples 100,000 requests: 1 % fail and 2 % are slow.
     #[test]
-    fn a_ratio_of_the_others_is_sampled() {
+    fn a_configured_share_of_other_requests_is_sampled() {
         const SAMPLING_RATIO: f64 = 0.05;
         let sampler = Sampler {
             is_parent_based: true,

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn few_or_equal_durations_do_not_exceed() {
+    fn few_or_equal_durations_never_exceed_the_p99() {
         let now = clock::now();
         let mut few = RollingP99::default();
         assert!(
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn about_one_percent_of_durations_exceed() {
+    fn about_one_percent_of_durations_exceed_the_p99() {
         let now = clock::now();
         let mut random = fastrand::Rng::with_seed(3);
         let mut rolling = RollingP99::default();

@@ -37,7 +37,7 @@ pub struct OtelSettingsError {
     pub name: &'static str,
     /// The invalid value, or `…` if the value may be a secret.
     pub value: String,
-    /// Description of the allowed values.
+    /// The allowed values, for the error text.
     pub allowed: &'static str,
 }
 

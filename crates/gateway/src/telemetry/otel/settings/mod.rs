@@ -24,13 +24,13 @@ use tokenweir_protocol::trace_context::{
 /// The supported propagators, for error messages.
 const ALLOWED_PROPAGATORS: &str = "tracecontext, baggage, b3, b3multi, none";
 
-/// The resolved settings of tracing.
+/// The settings of tracing, after configuration and environment variables were combined.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TracingSettings {
     /// The URL of the collector. With OTLP over HTTP it includes the path. `None`: tracing is
     /// disabled.
     pub endpoint: Option<String>,
-    /// The OTLP transport.
+    /// Whether spans go over gRPC or HTTP.
     pub protocol: OtlpProtocol,
     /// How trace context is read and forwarded, and which traces head sampling selects. With
     /// [`TraceSampling::All`] the sampler selects the traces that get the sample reason `sampled`.
@@ -62,7 +62,7 @@ pub struct TracingSettings {
 pub struct SpanBatchSettings {
     /// Capacity of the queue, in spans. If the queue is full, new spans are dropped.
     pub queue: usize,
-    /// Maximum number of spans in one batch.
+    /// Maximum number of spans in one export request.
     pub size: usize,
     /// Maximum time that a span waits in the queue before its batch is exported, in whole milliseconds.
     pub delay: Duration,
@@ -217,7 +217,6 @@ impl TracingSettings {
 }
 
 impl Default for TracingSettings {
-    /// The default: tracing is disabled.
     fn default() -> Self {
         Self {
             endpoint: None,

@@ -117,7 +117,6 @@ pub(super) fn reals(numbers: impl Iterator<Item = f64>) -> Value {
     Value::Array(Array::F64(numbers.collect()))
 }
 
-/// Converts a list of integers to an attribute value.
 pub(super) fn integers(numbers: impl Iterator<Item = u32>) -> Value {
     Value::Array(Array::I64(numbers.map(i64::from).collect()))
 }

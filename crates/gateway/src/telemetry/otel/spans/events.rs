@@ -13,7 +13,6 @@ const MAX_RECORDED_CANDIDATES: usize = 5;
 /// The name of the first-token event in `OpenInference`.
 const FIRST_TOKEN_EVENT_NAME: &str = "First Token Stream Event";
 
-/// The events of one span.
 struct EventList<'a> {
     record: &'a RequestRecord,
     events: Vec<Event>,

@@ -25,13 +25,11 @@ pub(super) fn has_inference(record: &RequestRecord) -> bool {
     record.api.is_some() && (!record.attempts.is_empty() || is_known)
 }
 
-/// Returns the name of the inference span of a request.
 pub(super) fn span_name(record: &RequestRecord) -> String {
     // Clients choose the names of unknown models, but the set of span names must be closed.
     format!("{} {}", operation_name(record), record.model.known_name())
 }
 
-/// Returns the attributes of the inference span of a request.
 pub(super) fn span_attributes(
     record: &RequestRecord,
     conventions: &SpanConventions,
@@ -209,7 +207,6 @@ fn add_phases(attributes: &mut SpanAttributes, record: &RequestRecord) {
     );
 }
 
-/// Adds the attributes from the notes of options.
 pub(super) fn add_notes(
     attributes: &mut SpanAttributes,
     notes: impl IntoIterator<Item = NoteAttribute>,

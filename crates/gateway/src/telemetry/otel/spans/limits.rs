@@ -7,14 +7,14 @@
 use opentelemetry::{Array, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::SpanData;
 
-/// Limits of one span.
+/// Limits of one span, from the `OTEL_*` variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpanLimits {
-    /// Maximum number of attributes of the span.
+    /// Maximum number of attributes. Further ones are dropped.
     pub attributes: usize,
-    /// Maximum number of events.
+    /// Maximum number of events. Further ones are dropped.
     pub events: usize,
-    /// Maximum number of links.
+    /// Maximum number of links. Further ones are dropped.
     pub links: usize,
     /// Maximum length of a text value, in characters.
     pub text: usize,
@@ -85,7 +85,7 @@ mod tests {
     use tokenweir_request::record::fixtures::streamed;
 
     #[test]
-    fn what_exceeds_the_limits_is_counted() {
+    fn values_beyond_the_limits_are_counted() {
         let mut span = spans(&streamed()).swap_remove(1);
         let (attributes, events) = (span.attributes.len(), span.events.events.len());
         SpanLimits::default().apply(&mut span);

@@ -51,7 +51,6 @@ pub(super) fn build_spans(
     spans
 }
 
-/// Number of spans that [`build_spans`] returns.
 pub(super) fn span_count(record: &RequestRecord) -> u64 {
     let attempts = record.attempts.len() + record.attempts_apart.len();
     1 + u64::from(inference::has_inference(record)) + attempts as u64
@@ -62,7 +61,6 @@ pub(super) fn has_error(record: &RequestRecord) -> bool {
     is_server_error(record) || (inference::has_inference(record) && error_type(record).is_some())
 }
 
-/// Builds the spans of one record.
 struct SpanTreeBuilder<'a> {
     record: &'a RequestRecord,
     trace: &'a TraceContext,

@@ -9,7 +9,6 @@ use super::conventions::{SpanConventions, ViewerProfile};
 use super::record_values::to_wall_clock;
 use tokenweir_request::record::{RequestIdentity, RequestRecord};
 
-/// Adds the attributes of a viewer to the inference span.
 pub(super) fn add(profile: ViewerProfile, attributes: &mut SpanAttributes, record: &RequestRecord) {
     match profile {
         ViewerProfile::Langfuse => add_langfuse(attributes, record),

@@ -25,7 +25,7 @@ pub struct DualMapRouter {
 
 /// Number of recent requests in which the occurrences of a block are counted.
 const RECENT_REQUESTS: usize = 1_000;
-/// Greatest number of leading blocks of a prompt that are counted.
+/// Maximum number of leading blocks of a prompt that are counted.
 const COUNTED_BLOCKS: usize = 16;
 
 impl DualMapRouter {

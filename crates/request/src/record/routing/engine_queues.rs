@@ -1,19 +1,24 @@
-//! The periods in which requests waited in one engine, according to its load reports. The wait of an ended
-//! request is compared with these periods.
+//! The queue of one engine, as load reports and first outputs show it. The wait of an ended request is compared
+//! with it.
 
-use super::super::load_report::LoadReport;
 use std::collections::VecDeque;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::mutex::lock;
+use tokenweir_routing::LoadReport;
 
-/// The periods in which requests waited in one engine, according to its reports.
+/// What a gateway knows about the queue of one engine since its start.
 #[derive(Debug, Default)]
-pub struct ReportedQueues(
+pub struct EngineQueues {
     /// The last periods in which requests waited, oldest first.
-    Mutex<VecDeque<QueuePeriod>>,
-);
+    periods: Mutex<VecDeque<QueuePeriod>>,
+    /// Maximum number of requests of this gateway that the engine has answered at once.
+    max_answering: AtomicU32,
+    /// How often the engine reached `max_answering` again.
+    confirmations: AtomicU32,
+}
 
 /// Consecutive load reports that all had waiting requests.
 #[derive(Debug, Clone, Copy)]
@@ -29,11 +34,14 @@ struct QueuePeriod {
 
 /// Maximum number of stored periods.
 const MAX_PERIODS: usize = 16;
+/// Number of times that the engine must reach the maximum of answered requests again before the maximum is
+/// used.
+const MIN_CONFIRMATIONS: u32 = 3;
 
-impl ReportedQueues {
+impl EngineQueues {
     /// Applies the report of a scrape at `at`.
-    pub(super) fn on_report(&self, report: &LoadReport, at: Instant) {
-        let mut periods = lock(&self.0);
+    pub fn on_report(&self, report: &LoadReport, at: Instant) {
+        let mut periods = lock(&self.periods);
         let open = periods.back_mut().filter(|period| period.ended.is_none());
         match (open, report.waiting >= 1.0) {
             (Some(period), true) => period.running = period.running.max(report.running),
@@ -56,15 +64,44 @@ impl ReportedQueues {
         let overlaps = |period: &&QueuePeriod| {
             period.began <= until && period.ended.is_none_or(|ended| ended > from)
         };
-        lock(&self.0)
+        lock(&self.periods)
             .iter()
             .rev()
             .find(overlaps)
             .map(|period| period.running)
     }
 
-    pub(super) fn clear(&self) {
-        lock(&self.0).clear();
+    /// Records the first output of a stream. `answering`: requests of this gateway that the engine answers now,
+    /// with this stream.
+    ///
+    /// While requests wait for a slot, a waiting request replaces each request that ends, so the number of
+    /// answered requests returns to its maximum again and again. While the load grows, the maximum grows too,
+    /// and does not count yet.
+    pub fn on_first_output(&self, answering: u32) {
+        let max = self.max_answering.load(Ordering::Relaxed);
+        // A race between two responses loses one confirmation.
+        if answering > max {
+            self.max_answering.store(answering, Ordering::Relaxed);
+            self.confirmations.store(0, Ordering::Relaxed);
+        } else if answering == max {
+            self.confirmations.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Maximum number of requests of this gateway that the engine answers at once while others wait. It shows
+    /// even a queue that is shorter than the interval between two reports. 0: not known.
+    pub fn max_answering(&self) -> u32 {
+        if self.confirmations.load(Ordering::Relaxed) < MIN_CONFIRMATIONS {
+            return 0;
+        }
+        self.max_answering.load(Ordering::Relaxed)
+    }
+
+    /// Forgets everything, because the engine has restarted, perhaps with other settings.
+    pub fn on_restart(&self) {
+        lock(&self.periods).clear();
+        self.max_answering.store(0, Ordering::Relaxed);
+        self.confirmations.store(0, Ordering::Relaxed);
     }
 }
 
@@ -76,7 +113,7 @@ mod tests {
 
     #[test]
     fn overlapping_reports_give_their_running_requests() {
-        let queues = ReportedQueues::default();
+        let queues = EngineQueues::default();
         let start = clock::epoch();
         let at = |millis| start + Duration::from_millis(millis);
         let reports = [
@@ -110,7 +147,7 @@ mod tests {
 
     #[test]
     fn the_oldest_period_is_dropped_first() {
-        let queues = ReportedQueues::default();
+        let queues = EngineQueues::default();
         let start = clock::epoch();
         let at = |n: usize| start + Duration::from_secs(n as u64);
         for n in 0..=2 * MAX_PERIODS {
@@ -128,5 +165,20 @@ mod tests {
             queues.running_in(at(100), at(101)),
             Some(2.0 * MAX_PERIODS as f64)
         );
+    }
+
+    #[test]
+    fn the_maximum_counts_after_three_repetitions() {
+        for (answering, expected) in [
+            (&[14, 15, 16, 16, 16, 15, 16][..], 16),
+            (&[14, 15, 16, 16, 16], 0),
+            (&[15, 16, 16, 16, 16, 17], 0),
+        ] {
+            let queues = EngineQueues::default();
+            for count in answering {
+                queues.on_first_output(*count);
+            }
+            assert_eq!(queues.max_answering(), expected, "{answering:?}");
+        }
     }
 }
