@@ -347,7 +347,8 @@ impl Reloader {
             backends,
             tls_contexts,
         } = built;
-        // The health checks need them. Removed backends keep theirs until they have left the pool.
+        // The health checks need them. Removed backends keep theirs until they have left the pool, unless a new one has
+        // the same host and port.
         self.outbound_tls().add_host_contexts(tls_contexts.clone());
         let checkers = backends.len() + AttachedOptions::scraped_pages(config);
         self.admin

@@ -6,6 +6,7 @@ use super::root::Config;
 use super::text::yaml::child_path;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use tokenweir_engine::address::BackendAddress;
 
 /// The result of a reload. Keys are paths, such as `drain.timeout`. An entry of a list has its name
 /// or its URL in the path, as in `backends[gpu-0].weight`.
@@ -78,15 +79,14 @@ fn compare_entries(
         .keys()
         .filter(|name| !new_entries.contains_key(*name))
     {
-        changed.push(format!("{path}[{}] removed", shown_name(name)));
+        let name = shown_name(name, old_entries[name]);
+        changed.push(format!("{path}[{name}] removed"));
     }
     for (name, new) in new_entries {
+        let entry = format!("{path}[{}]", shown_name(name, new));
         match old_entries.get(name) {
-            Some(old) => {
-                let path = format!("{path}[{}]", shown_name(name));
-                compare_values(&path, old, new, changed);
-            }
-            None => changed.push(format!("{path}[{}] added", shown_name(name))),
+            Some(old) => compare_values(&entry, old, new, changed),
+            None => changed.push(format!("{entry} added")),
         }
     }
     if changed.len() == previous_count {
@@ -109,14 +109,14 @@ fn entry_name(item: &Value) -> Option<&str> {
         .find_map(|key| item.get(key)?.as_str())
 }
 
-/// The name of an entry for operators. Of a URL, it contains only scheme, host and port, because the path of the URL
-/// of a webhook can be a secret.
-fn shown_name(name: &str) -> &str {
-    let Some((scheme, rest)) = name.split_once("://") else {
-        return name;
-    };
-    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    &name[..scheme.len() + "://".len() + host.len()]
+/// The name of an entry for operators. A URL is shown without its path, because the path of the URL of a webhook can
+/// be a secret.
+fn shown_name<'a>(name: &'a str, entry: &Value) -> &'a str {
+    if entry["url"] == name {
+        BackendAddress::split_path(name).0
+    } else {
+        name
+    }
 }
 
 #[cfg(test)]
@@ -130,13 +130,15 @@ mod tests {
 
     #[test]
     fn the_path_of_a_webhook_is_not_shown() {
-        let webhook = |path| format!("webhooks: [{{ url: 'https://hooks.example.com/{path}' }}]\n");
-        let changed = reload(&webhook("first"), &webhook("second?key=third")).changed;
-        let entry = "webhooks[https://hooks.example.com]";
-        assert_eq!(
-            changed,
-            [format!("{entry} removed"), format!("{entry} added")]
-        );
+        for url in ["https://hooks.example.com", "hooks:9000"] {
+            let webhook = |path| format!("webhooks: [{{ url: '{url}/{path}' }}]\n");
+            let changed = reload(&webhook("first"), &webhook("second?key=third")).changed;
+            let entry = format!("webhooks[{url}]");
+            assert_eq!(
+                changed,
+                [format!("{entry} removed"), format!("{entry} added")]
+            );
+        }
     }
 
     #[test]

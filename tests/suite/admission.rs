@@ -127,7 +127,8 @@ pub(crate) fn header(answer: &[u8], name: &str) -> Option<String> {
     recording::header(&head, name).map(str::to_owned)
 }
 
-/// Asserts that the response is a 429 with this reason in its headers and body.
+/// Asserts that the response is a 429 with this reason in `x-gateway-error` and a `retry-after` of 1 to 60 s, and
+/// that its body states the same seconds.
 pub(crate) fn assert_shed(answer: &[u8], reason: &str) {
     assert_eq!(status(answer), 429);
     assert_eq!(header(answer, "x-gateway-error").as_deref(), Some(reason));

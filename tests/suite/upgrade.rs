@@ -110,7 +110,7 @@ async fn without_write_no_file_changes() {
 }
 
 #[tokio::test]
-async fn a_written_file_replaces_the_old_one() {
+async fn replacing_a_file_keeps_its_link_and_mode() {
     let file = copied("upgrade-replace", "compose.yaml");
     let link = file.with_file_name("link.yaml");
     let reader = file.with_file_name("reader.yaml");

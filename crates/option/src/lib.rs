@@ -51,8 +51,8 @@ pub trait GatewayOption: Default + Send + Sync + 'static {
         Ok(())
     }
 
-    /// The part of the option that belongs to one backend. If it needs settings of the backend, the list
-    /// creates it instead.
+    /// The facet of the option for one backend. If the facet needs settings of the backend, the line of the option in
+    /// the list creates it instead.
     fn facet(&self) -> Option<Box<dyn BackendFacet>> {
         None
     }

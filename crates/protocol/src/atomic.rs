@@ -107,7 +107,7 @@ impl AtomicCounter {
         self.0.fetch_add(added, Ordering::Relaxed)
     }
 
-    /// Sets the value to `least` if it is lower.
+    /// Raises the value to `least` if the value is lower.
     #[inline]
     pub fn raise_to(&self, least: u64) {
         self.0.fetch_max(least, Ordering::Relaxed);

@@ -281,7 +281,7 @@ fn policy_names_are_equal_in_configuration_and_metrics() {
 }
 
 #[test]
-fn unobserved_backends_get_the_fastest_prefill_cost() {
+fn uncalibrated_backends_get_the_lowest_prefill_cost() {
     let mut fleet = [
         Candidate {
             prefill: PrefillCost::at_ratio(0.2),

@@ -1,8 +1,8 @@
-//! GPUs of backends: the gateway scrapes the pages of DCGM exporters (NVIDIA's exporters of GPU metrics)
-//! and assigns their GPUs to backends.
+//! GPUs of backends: the gateway scrapes the pages of DCGM exporters (NVIDIA's exporters of GPU metrics) and assigns
+//! their GPUs to backends.
 //!
-//! A failed scrape keeps the last page, whose age is visible in `/status` and in the metrics. GPUs
-//! affect verdicts, the stated causes of slow requests and displays, and never the routing of a request.
+//! A failed scrape keeps the last page, whose age is visible in `/status` and in the metrics. GPU data appears in
+//! displays, in verdicts and in the causes of slow requests. It never affects routing.
 
 mod settings;
 

@@ -4,7 +4,7 @@ use lru::LruCache;
 use std::sync::{Arc, Weak};
 use tokenweir_request::access::{ApiKey, ApiKeys, KeyDigest};
 
-/// Tokens that were verified with the present keys of the issuers and the present key file.
+/// Tokens that were verified with the present keys of the issuers, key file and settings.
 pub(super) struct VerifiedTokens {
     tokens: LruCache<u64, VerifiedToken>,
     keys: Weak<ApiKeys>,
@@ -21,7 +21,7 @@ pub(super) struct VerifiedToken {
 const MAX_TOKENS: usize = 1 << 14;
 
 impl VerifiedTokens {
-    /// The key of a verified token that has not expired. `version`: the version of the keys of all issuers.
+    /// The key of a verified token that has not expired. `version`: the version of the keys of all issuers and of the settings.
     pub(super) fn find(
         &mut self,
         digest: &KeyDigest,

@@ -29,7 +29,7 @@ pub(super) struct Version {
     pub(super) weight: u32,
     hash: u64,
     window: Mutex<Window>,
-    /// Set when the version is taken out. `None`: the version gets requests.
+    /// Why the version was taken out. Empty: the version gets requests.
     pub(super) removal: OnceLock<VersionTakenOut>,
 }
 

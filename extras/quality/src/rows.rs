@@ -19,7 +19,7 @@ pub struct QualitySnapshot {
     pub models: Vec<ModelQuality>,
     /// Number of samples by result.
     pub samples: QualitySampleCounts,
-    /// Why the judge has not scored the last sample. `None`: it has, or there is none.
+    /// Why the judge has not scored one of the last samples. `None`: it has scored them, or there is none.
     pub judge_error: Option<String>,
 }
 

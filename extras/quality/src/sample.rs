@@ -37,7 +37,7 @@ impl QualitySampleCounts {
 pub(super) struct QualitySampleCounters {
     pub(super) done: AtomicCounter,
     pub(super) judge_failed: AtomicCounter,
-    /// Why the judge has not scored the last sample. `None`: it has, or there is none.
+    /// Why the judge has not scored one of the last samples. `None`: it has scored them, or there is none.
     pub(super) judge_error: Mutex<Option<String>>,
     pub(super) file_counters: Arc<RotatingFileCounters>,
 }

@@ -38,8 +38,12 @@ impl QualityWorker {
         let samples: Vec<QualitySample<'_>> = jobs.iter().map(redact).collect();
         let scores = self.judge.as_ref().map(|judge| judge.score_all(&samples));
         let scores = scores.unwrap_or_default();
-        if let Some(last) = scores.last() {
-            self.on_result(last.as_ref().err().cloned());
+        if !scores.is_empty() {
+            self.on_result(
+                scores
+                    .iter()
+                    .find_map(|score| score.as_ref().err().cloned()),
+            );
         }
         let scores = scores.into_iter().map(Result::ok);
         let scores = scores.chain(iter::repeat(None));

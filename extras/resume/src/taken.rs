@@ -55,7 +55,7 @@ const TOO_MANY_READERS: GatewayError = GatewayError::Option(&OptionError {
 const UNKNOWN_EVENT: GatewayError = GatewayError::Option(&OptionError {
     reason: "last_event_id",
     message: "this gateway does not keep the response of which Last-Event-ID names an event: repeat \
-              the request without Last-Event-ID, and discard the events of the earlier response",
+              the request with Last-Event-ID: 0, and discard the events of the earlier response",
     status: 412,
     retry_after: None,
 });

@@ -110,7 +110,8 @@ impl UsageFile {
         }
     }
 
-    /// Writes the records, after a gap event for missing ones. Waits while the file cannot be written.
+    /// Writes the records. Gap events precede them if the previous process was killed, and if records were lost.
+    /// Waits while the file cannot be written.
     pub(super) fn write(&mut self, records: &[UsageRecord]) {
         self.retry(Self::try_state_stop);
         let lost = self.counters.unstated.take();
@@ -201,9 +202,16 @@ impl Drop for UsageFile {
 
 /// Fails if a file, which may be absent, has lines that are not of a usage log. The file is not changed.
 pub(super) fn check_lines(path: &Path) -> io::Result<()> {
-    // Opening a pipe would block until another process writes it.
-    if path.is_file() {
-        FileEnd::read(path)?;
+    let read = |path: &Path| {
+        // Opening a pipe would block until another process writes it.
+        if path.is_file() {
+            FileEnd::read(path)
+        } else {
+            Ok(FileEnd::default())
+        }
+    };
+    if read(path)?.last.is_none() {
+        read(&rotated_path(path))?;
     }
     Ok(())
 }

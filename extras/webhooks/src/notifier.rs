@@ -53,7 +53,7 @@ impl WebhookNotifier {
             let replaced = receivers()
                 .position(has_url)
                 .map(|at| previous.swap_remove(at));
-            // Its task ends first: otherwise, what it sends meanwhile would be sent twice.
+            // Its task is stopped first. A message whose response arrives at this moment can still be sent twice.
             let state = replaced.map(|(sender, task)| {
                 drop(task);
                 sender.state()

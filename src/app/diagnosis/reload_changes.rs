@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 use tokenweir_diagnose::RecentReload;
+use tokenweir_engine::address::BackendAddress;
 use tokenweir_request::access::ApiKeys;
 
 /// Finds what a reload changes, by comparing the documents before and after it.
@@ -138,11 +139,18 @@ fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, changes: &
     if is_entry && is_default(before) && is_default(after) {
         return;
     }
-    let after = shown(after);
-    let before = shown(before);
-    if after != before {
-        changes.push(format!("{path} {after}, before {before}"));
+    let after = text_of(after);
+    let before = text_of(before);
+    if after == before {
+        return;
     }
+    let after = shown(path, &after);
+    let before = shown(path, &before);
+    changes.push(if after == before {
+        format!("{path} changed")
+    } else {
+        format!("{path} {after}, before {before}")
+    });
 }
 
 /// Whether a value of the document is a leaf, which has the members `value` and `source`.
@@ -150,11 +158,21 @@ fn is_leaf(value: &Value) -> bool {
     value.get("value").is_some() && value.get("source").is_some()
 }
 
-fn shown(leaf: Option<&Value>) -> String {
-    let text = match leaf.map(|leaf| &leaf["value"]) {
+fn text_of(leaf: Option<&Value>) -> String {
+    match leaf.map(|leaf| &leaf["value"]) {
         None | Some(Value::Null) => "not set".to_owned(),
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
+    }
+}
+
+/// The text of the value at `path`, cut. A URL is shown without its path, which can be a secret.
+fn shown(path: &str, text: &str) -> String {
+    let is_url = path.ends_with("url") || text.contains("://");
+    let text = if is_url {
+        BackendAddress::split_path(text).0
+    } else {
+        text
     };
     text.chars().take(MAX_VALUE_CHARACTERS).collect()
 }
@@ -209,6 +227,22 @@ mod tests {
         changes.clear();
         compare_limits(&ApiKeys::default(), &after, &mut changes);
         assert!(changes.is_empty(), "the tenant is new");
+    }
+
+    #[test]
+    fn the_path_of_a_url_is_not_shown() {
+        let change = |before: &str, after: &str| {
+            let document =
+                |url| json!({ "webhooks": [{ "url": { "value": url, "source": "file" } }] });
+            let mut changes = Vec::new();
+            let before = document(before);
+            compare("", Some(&before), Some(&document(after)), &mut changes);
+            changes.join("; ")
+        };
+        let path = "webhooks[0].url";
+        assert_eq!(change("a:1/secret", "a:1/other"), format!("{path} changed"));
+        let expected = format!("{path} https://b, before a:1");
+        assert_eq!(change("a:1/secret", "https://b/other?c=d"), expected);
     }
 
     #[test]

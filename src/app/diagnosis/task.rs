@@ -43,7 +43,7 @@ use tokio::time::MissedTickBehavior;
 pub(crate) struct DiagnosisTask {
     /// The sources of the samples, and the latest diagnosis, which each sample replaces.
     pub(crate) admin: Arc<Admin>,
-    /// The options that add to the samples, and that act on a diagnosis.
+    /// The hooks of the options that add to the samples or act on a diagnosis.
     pub(crate) hooks: Vec<Arc<dyn DiagnosisHooks>>,
     /// Counters of first outputs and ended requests, for each backend. The diagnosis task reads
     /// and resets them each time it takes a sample.

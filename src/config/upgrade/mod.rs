@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_protects_data_stays() {
+    fn upgrade_keeps_settings_that_protect_data() {
         for text in [
             "access: { cache_salt: { derive: tenant } }\n",
             "log: { payloads: { file: /p, command: [redact] } }\n",

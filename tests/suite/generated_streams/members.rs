@@ -15,8 +15,8 @@ const CONTENTS: [&str; 5] = [
 ];
 const NOTHINGS: [&str; 5] = ["null", "false", "\"\"", "[]", "{ }"];
 
-/// Returns the JSON of the event with its members in another order and with unknown members. If an unknown
-/// member has content, changes the meaning.
+/// Returns the JSON of the event with its members in another order, and sometimes with unknown members. Adds the
+/// content of unknown members to `meaning`.
 pub(crate) fn vary(random: &mut Rng, json: &str, meaning: &mut Meaning) -> String {
     let mut json = json.to_owned();
     if chance(random, 30)

@@ -69,7 +69,7 @@ pub struct RecentReload {
 /// The client of most of the requests that the gateway refused in the last minute.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LimitedClient {
-    /// The name of the client in texts.
+    /// The name of the client in the texts of verdicts.
     pub name: String,
     /// The limits of the client's tenant and of its keys, by their paths in the key file.
     pub limits: BTreeMap<String, u64>,

@@ -128,7 +128,7 @@ pub static FLEET_RULES: [&DiagnosisRule; 18] = [
 ];
 
 impl Verdict {
-    /// Whether the condition is a state of a backend, of the fleet or of the gateway.
+    /// Whether the condition is a state of a backend, of the fleet or of the gateway. `false` for rules of options.
     pub fn is_about_state(&self) -> bool {
         FLEET_RULES
             .iter()

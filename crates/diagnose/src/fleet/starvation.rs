@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 /// Minimum mean delay of a timer, in seconds, at which the gateway lacks CPU time. Normal delays are below 5
 /// ms.
 const LATE_SECONDS: f64 = 0.04;
-/// Minimum mean delay of a timer, in seconds, if the CPU limit stops the process for [`THROTTLED_SHARE`] of the
-/// time.
+/// Minimum mean delay of a timer, in seconds, for a verdict if the CPU limit stops the process for
+/// [`THROTTLED_SHARE`] of the time.
 const LATE_SECONDS_IF_THROTTLED: f64 = 0.01;
 /// Minimum share of the time in which the CPU limit stops the process.
 const THROTTLED_SHARE: f64 = 0.2;

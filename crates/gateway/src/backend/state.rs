@@ -155,7 +155,8 @@ impl BackendState {
         self.down_cause = cause;
     }
 
-    /// Why the engine gets no requests. `None`: it may get requests.
+    /// The reason why the engine gets no new requests, by its health checks and its own state. `None`: nothing
+    /// prevents them. A backend that is down only by suspicion still gets requests that no other backend can serve.
     pub fn engine_availability(&self) -> Option<Availability> {
         match (self.health, self.down_cause) {
             (Health::Unknown, _) => Some(Availability::Unknown),

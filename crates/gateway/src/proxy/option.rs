@@ -34,7 +34,7 @@ pub trait RequestOption: Debug + Send + Sync {
     }
 
     /// The model version that serves a request for a split model. `request` has the route of the model. `routes`:
-    /// those in which the version must be. `None`: the option does not split the model.
+    /// those in which the version must be. `None`: the option does not split the model, or `routes` do not have the version yet.
     fn version(
         &self,
         _context: &ProxyContext,

@@ -116,7 +116,7 @@ impl OutboundTls {
         context.unwrap_or_else(|| self.default_context.clone())
     }
 
-    /// The TLS configurations of all contexts, which are reloaded when their files change.
+    /// The loaded TLS configurations, of all backends and of single hosts. They are reloaded when their files change.
     pub(super) fn reloadables(&self) -> Vec<Arc<dyn Reloadable>> {
         let host_contexts = self.host_contexts.load();
         let contexts = host_contexts.values().chain([&self.default_context]);

@@ -202,7 +202,8 @@ impl JsonScanner {
         };
     }
 
-    /// Ends a value whose last byte is before `at`. Returns the offset of the next unread byte.
+    /// Ends a value whose last byte is directly before `at`. In an object, also reads a `,"` that follows. Returns
+    /// the offset of the next unread byte.
     fn end_value(&mut self, piece: &[u8], at: usize) -> usize {
         self.on_value_end();
         if self.depth > 0 && self.containers[self.depth - 1].is_object {

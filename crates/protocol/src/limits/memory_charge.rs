@@ -26,8 +26,8 @@ pub enum ExceededLimit {
     Total,
 }
 
-/// The bytes of memory that one use, such as one buffered response, takes. When a charge is dropped, its bytes
-/// are subtracted from the counts of its party and of all parties.
+/// The bytes of memory that one use takes, such as a buffered response. Dropping a charge subtracts its bytes from
+/// the count of its party and from the total.
 #[derive(Debug, Default)]
 pub struct Charge {
     bytes: usize,

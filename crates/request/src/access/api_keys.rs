@@ -272,7 +272,7 @@ impl ApiKeys {
         }))
     }
 
-    /// Whether the key file, or an earlier one, has a tenant of this name.
+    /// Whether the present key file has a tenant of this name. Tenants of earlier files do not count.
     pub fn has_tenant(&self, name: &str) -> bool {
         self.tenants.contains_key(name)
     }

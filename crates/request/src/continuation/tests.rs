@@ -423,7 +423,7 @@ fn long_events_in_pieces_pass_whole() {
 }
 
 #[test]
-fn token_counts_that_overflow_stay_unchanged() {
+fn usage_is_unchanged_if_its_sum_overflows() {
     let (mut splicer, body, _) = after_events(5);
     let next = splicer.request(body.to_string().as_bytes()).unwrap();
     splicer.switch();

@@ -51,8 +51,8 @@ struct HeldEnd<E> {
 pub(super) enum Replaced<B: Body> {
     /// The response continues with this body.
     Body(B),
-    /// No other body was found. The client gets `data`, which was held back. Then the response ends in this
-    /// way. `None`: the response continues at its backend.
+    /// No other body was found. The client gets `data`, which was held back, and then the response has this `ending`.
+    /// `None`: the response continues at its backend.
     Refused {
         data: Bytes,
         ending: Option<Ending<B::Error>>,

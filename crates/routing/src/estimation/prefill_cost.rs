@@ -12,7 +12,7 @@
 use super::limits::{EMA_WEIGHT, PREDICTION_ERROR};
 use serde::Serialize;
 
-/// Cost of prefill: a line that maps a number of tokens to compute to seconds.
+/// The cost of prefill in seconds, as a linear function of the number of tokens that the engine has to compute.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PrefillCost {
     /// Seconds to a first output without tokens to compute.

@@ -22,7 +22,7 @@ struct Block {
     user_sum: u64,
 }
 
-/// A change of the tokens that only one context has.
+/// A change of the number of tokens that only one context has.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum OwnTokens {
     /// The context has a block alone now.

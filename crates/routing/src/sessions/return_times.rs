@@ -40,7 +40,7 @@ const ASSUMED_LATE: f64 = 0.2;
 const MIN_PROBABILITY: f64 = 0.3;
 /// Share of the returns until [`ReturnTimes::most_returns`].
 const MOST_RETURNS: f64 = 0.85;
-/// Number of sessions in an interval from which on older ones count half.
+/// If an interval has more sessions than this, its counts are halved, so that new sessions weigh more.
 const MAX_IDLE: f64 = 200.0;
 
 impl Default for ReturnTimes {

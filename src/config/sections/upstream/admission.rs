@@ -36,8 +36,8 @@ settings! {
         pub max_backend_wait: Option<Duration>,
         /// Tiers, the highest priority first. `default` stands for all others.
         pub classes: Vec<String>,
-        /// Header that contains the tenant. Use only a header that your own proxy sets. `None`: the
-        /// client's address.
+        /// Header that contains the tenant of a request without a key, for fair queueing. Use only a header that your
+        /// own proxy sets. `None`, or without the header: the client's address.
         pub tenant_header: Option<String>,
     }
 }

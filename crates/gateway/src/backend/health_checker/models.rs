@@ -178,8 +178,9 @@ impl ModelListProblem {
     }
 }
 
-/// Time between two requests for the model list. In a large pool of `backends` backends, the requests to all
-/// backends together are limited to 100 per second.
+/// Time between two requests for the model list: 10 s. After the backend has rejected a model of its list, it is 10
+/// ms for each of the `backends`, from 1 s to 10 s, so that up to 1,000 backends with old lists get at most 100
+/// requests per second together.
 fn refresh_interval(backend: &Backend, backends: usize) -> Duration {
     if !backend.health.is_model_list_stale.get() {
         return MODELS_REFRESH_INTERVAL;

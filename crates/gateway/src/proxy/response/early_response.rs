@@ -52,8 +52,8 @@ impl EarlyResponse {
         state.interval = interval;
     }
 
-    /// Whether the client may get bytes of a backend before the first event of a stream
-    /// (`is_stream`) or before JSON.
+    /// Whether the client may get the keep-alive bytes of a backend now: comments before the first event of a stream
+    /// (`is_stream`), or white space before JSON.
     pub(in crate::proxy) fn is_allowed(&self, is_stream: bool) -> bool {
         let state = lock(&self.0);
         (state.api.is_some() || !is_stream) && (!state.has_begun || state.is_json != is_stream)

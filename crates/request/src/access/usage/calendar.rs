@@ -1,4 +1,4 @@
-//! Calendar periods in UTC. All gateways number them equally.
+//! Calendar periods in UTC, counted from 1970, so that all gateways have the same number for a period.
 
 use serde::Deserialize;
 use std::ops::Range;

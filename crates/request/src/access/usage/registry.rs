@@ -63,7 +63,8 @@ impl QuotaRegistry {
         write(&self.free_divisor, rule.free_divisor);
     }
 
-    /// Lists a subject as active. The caller must have marked the subject.
+    /// Adds a subject to the active ones. The caller must have set `is_active` of its meter, so that it is added
+    /// once.
     pub fn activate(&self, subject: &Arc<SubjectUsage>) {
         lock(&self.active).push(subject.clone());
     }

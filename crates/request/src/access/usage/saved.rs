@@ -14,7 +14,7 @@ use tokenweir_protocol::mutex::lock;
 pub struct SavedQuota {
     /// The tenant, key or model: see [`SubjectUsage::name`].
     pub subject: String,
-    /// Whether the quota counts requests, tokens or open requests.
+    /// Whether the quota counts requests or tokens.
     pub unit: QuotaUnit,
     /// The period of the quota: a day or a month.
     pub period: QuotaPeriod,

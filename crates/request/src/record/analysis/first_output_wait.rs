@@ -466,7 +466,8 @@ mod tests {
 
     #[test]
     fn answers_to_others_show_a_queue() {
-        // The prefill takes 20 + 3 ms. The output was due after three times that time.
+        // The expected prefill takes 20 ms and 0.1 ms for each of 30 tokens. The output is overdue after three times
+        // that time.
         for (is_stream, others_at, is_queued) in
             [(true, 290, true), (true, 40, false), (false, 290, false)]
         {

@@ -16,7 +16,7 @@ pub(super) struct OpenAiFormat {
     pub(super) text: &'static str,
     /// The last chunk of a choice.
     pub(super) finish: &'static str,
-    /// The usage member of a chunk with continuous usage.
+    /// The usage member of each chunk, if the request sets `continuous_usage_stats`.
     pub(super) continuous_usage: &'static str,
     /// The usage chunk at the end of a stream.
     pub(super) usage: &'static str,

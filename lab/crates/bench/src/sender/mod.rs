@@ -46,8 +46,8 @@ named_enum! {
     }
 }
 
-/// The request header that contains the session id of the trace. It is the default session header
-/// of the gateway.
+/// The request header with the session id of the trace. It is the first of the default session headers of the
+/// gateway.
 const SESSION_ID_HEADER: HeaderName = HeaderName::from_static("x-session-id");
 const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
 /// In a request whose client disconnects after a number of tokens, the number of output tokens that it asks
